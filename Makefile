@@ -1,0 +1,58 @@
+# Entry points. A fresh machine needs only Python 3.11+, make, gcc and git.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROFILE ?= tiny
+PORT ?= 8000
+SERVE_FLAGS ?=
+PYTEST_WORKERS ?= 2
+hash = $(shell cat $(1) pyproject.toml | sha256sum | cut -c1-16)
+PRODUCT_STAMP := $(VENV)/.product-$(call hash,locks/product.txt)
+TEST_STAMP := $(VENV)/.test-$(call hash,locks/product.txt locks/test.txt)
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
+
+.PHONY: help serve test check fmt deps bench lock clean env test-env
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+serve: $(PRODUCT_STAMP) ## serve the tiny model on http://127.0.0.1:8000 (PROFILE=, PORT=, SERVE_FLAGS=)
+	@exec $(BIN)/dsv4 serve --profile $(PROFILE) --port $(PORT) $(SERVE_FLAGS)
+
+test: test-env ## set up what tests need, run them all
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+
+check: test-env ## ruff, format, mypy, generated docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: test-env ## format the tree
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+deps: ## Debian packages that some tests need (root)
+	tools/install-system-packages.sh
+
+env: $(PRODUCT_STAMP) ## the product's environment
+test-env: $(TEST_STAMP) ## the product's environment and its test group
+
+$(PRODUCT_STAMP): locks/product.txt pyproject.toml
+	@echo "setting up $(VENV) from locks/product.txt (about a minute the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) -r locks/product.txt
+	@$(PIP) --no-deps --editable .
+	@rm -f $(VENV)/.product-*; touch $@
+
+$(TEST_STAMP): $(PRODUCT_STAMP) locks/test.txt
+	@echo "adding the test group from locks/test.txt"
+	@$(PIP) -r locks/product.txt -r locks/test.txt
+	@rm -f $(VENV)/.test-*; touch $@
+
+lock: ## resolve locks/*.in into locks/*.txt
+	tools/lock.sh
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Debian packages that tests of this project need beyond Python, make, gcc and git. Run as root.
+set -euo pipefail
+packages=(chromium chromium-driver)
+missing=()
+for p in "${packages[@]}"; do dpkg -s "$p" >/dev/null 2>&1 || missing+=("$p"); done
+if ((${#missing[@]} == 0)); then echo "system packages: all present"; exit 0; fi
+echo "system packages: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
