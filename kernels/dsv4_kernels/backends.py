@@ -1,0 +1,151 @@
+"""Which backend serves which operation on a device, decided once at start by known-answer tests.
+
+Strict is the default: a backend that was asked for and cannot serve is an error. With `allow_fallback` the
+next one in order of preference serves, with a warning and a count.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from dsv4_kernels import counters, registry
+from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
+from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+
+log = logging.getLogger(__name__)
+
+
+class Implementation(Protocol):
+    """The operations as a backend offers them; arguments are already checked. `ops` documents each."""
+
+    def quantize_query(
+        self, q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec: IndexSpec
+    ) -> Query: ...
+
+    def write_index_keys(
+        self,
+        pool: IndexPool,
+        k: Tensor,
+        norm_weight: Tensor,
+        norm_eps: float,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+    ) -> None: ...
+
+    def paged_logits(
+        self,
+        query: Query,
+        pool: IndexPool,
+        weights: Tensor,
+        page_table: Tensor,
+        lengths: Tensor,
+        row_to_seq: Tensor | None,
+        weight_scale: float,
+        max_seq_len: int,
+        accumulate: torch.dtype,
+    ) -> Tensor: ...
+
+    def topk(self, logits: Tensor, lengths: Tensor, k: int) -> Tensor: ...
+
+    def readback(self, pool: IndexPool, slots: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The backend that serves one operation, and why it was taken."""
+
+    op: str
+    requested: str
+    selected: str
+    reason: str
+
+
+_active: dict[tuple[str, str], Selection] = {}
+
+
+def load(name: str) -> Implementation:
+    """Import a backend. Raises ArgumentError for an unknown name, ImportError where its dependencies are
+    missing.
+    """
+    if name not in registry.BACKENDS:
+        raise ArgumentError("backend", repr(name), " or ".join(("auto", *registry.BACKENDS)))
+    return cast(Implementation, importlib.import_module(registry.BACKENDS[name].module))
+
+
+def activate(
+    device: torch.device | str, requested: str = "auto", *, allow_fallback: bool = False
+) -> tuple[Selection, ...]:
+    """Select a backend for every operation on `device` and make `ops` use them. Call once at start.
+
+    Raises BackendUnavailableError, listing every candidate's reason, if an operation is left without one.
+    """
+    device = torch.device(device)
+    if requested != "auto" and requested not in registry.BACKENDS:
+        raise ArgumentError("backend", repr(requested), " or ".join(("auto", *registry.BACKENDS)))
+    chosen = tuple(_select(op, device, requested, allow_fallback) for op in registry.OPS)
+    for selection in chosen:
+        _active[selection.op, device.type] = selection
+    return chosen
+
+
+def selections(device: torch.device | str) -> tuple[Selection, ...]:
+    """What serves on `device` now, in the order of `registry.OPS`."""
+    return tuple(_selection(op, torch.device(device).type) for op in registry.OPS)
+
+
+def run(op: str, phase: str, device: torch.device, *, need_reference: bool = False) -> Implementation:
+    """The implementation that serves `op` on `device`; counts the launch."""
+    if phase not in counters.PHASES:
+        raise ArgumentError("phase", repr(phase), " or ".join(counters.PHASES))
+    name = "reference" if need_reference else _selection(op, device.type).selected
+    counters.count_launch(op, phase, name)
+    return load(name)
+
+
+def _selection(op: str, device_type: str) -> Selection:
+    default = Selection(op, "auto", "reference", "no backend was activated on this device")
+    return _active.get((op, device_type), default)
+
+
+def _architecture(device: torch.device) -> str:
+    if device.type != "cuda":
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    return str(getattr(properties, "gcnArchName", "") or f"sm{properties.major}{properties.minor}")
+
+
+def _select(op: str, device: torch.device, requested: str, allow_fallback: bool) -> Selection:
+    order = registry.preference(device.type, _architecture(device))
+    if requested != "auto":
+        order = (requested, *(n for n in order if n != requested)) if allow_fallback else (requested,)
+    refused: list[str] = []
+    for name in order:
+        reason = _why_not(op, name, device)
+        if reason:
+            refused.append(f"{name}: {reason}")
+            continue
+        if refused and requested != "auto":
+            log.warning("%s: backend %s cannot serve, %s does: %s", op, requested, name, "; ".join(refused))
+            counters.count_fallback(op, refused[0])
+        return Selection(op, requested, name, "; ".join(["known-answer test passed", *refused]))
+    raise BackendUnavailableError(f"{op} on {device}: no backend can serve ({'; '.join(refused)})")
+
+
+def _why_not(op: str, name: str, device: torch.device) -> str:
+    """Empty if `name` serves `op` on `device` with the right answer, else the reason."""
+    from dsv4_kernels import known_answers
+
+    if op not in registry.BACKENDS[name].ops:
+        return "does not implement it"
+    try:
+        return known_answers.mismatch(op, load(name), device)
+    except Exception as error:  # noqa: BLE001  a candidate may fail in any way; the reason is kept and shown
+        return f"{type(error).__name__}: {error}"

@@ -1,0 +1,165 @@
+"""Known-answer tests: inputs whose exact results follow by hand, run on the device that will serve.
+
+They compare with closed forms rather than with another backend, so that the reference is held to them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dsv4_kernels.formats import E2M1_MAGNITUDES
+from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT64
+from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+
+if TYPE_CHECKING:
+    from dsv4_kernels.backends import Implementation
+
+PLAIN = IndexSpec(hadamard=False)
+ROTATED = IndexSpec(hadamard=True)
+HEADS = 64
+
+
+def mismatch(op: str, backend: Implementation, device: torch.device) -> str:
+    """Empty if `backend` gives the known answers of `op` on `device`, else what differs."""
+    return _TESTS[op](backend, device)
+
+
+def _pattern(device: torch.device) -> tuple[Tensor, Tensor]:
+    """float32 [128] of exact e2m1 values, six in each group of 32, and their codes."""
+    d = torch.arange(HEAD_DIM, device=device)
+    code = d % 8 + 8 * ((d // 8) % 2) * (d % 8 > 0)
+    value = torch.tensor(E2M1_MAGNITUDES, device=device)[d % 8]
+    return torch.where(code >= 8, -value, value), code
+
+
+def _angles(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Position 0 leaves pairs alone, position 1 turns (a, b) into (-b, a)."""
+    cos = torch.tensor([[1.0], [0.0]], device=device).expand(2, 32).contiguous()
+    return cos, 1.0 - cos
+
+
+def _turned(code: Tensor) -> Tensor:
+    """Codes after position 1's rotation; a zero keeps code 0."""
+    out = code.clone()
+    odd = code[65::2]
+    out[64::2] = torch.where(odd % 8 == 0, 0, odd ^ 8)
+    out[65::2] = code[64::2]
+    return out
+
+
+def _codes(packed: Tensor) -> Tensor:
+    """int64 codes [..., 128] of packed rows, -0 as 0: conventions differ there."""
+    code = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).long()
+    return torch.where(code == 8, 0, code)
+
+
+def _query(backend: Implementation, device: torch.device) -> str:
+    cos, sin = _angles(device)
+    value, code = _pattern(device)
+    exponent = torch.arange(HEADS, device=device) % 5
+    q = (value * torch.exp2(exponent.float())[:, None]).expand(2, HEADS, HEAD_DIM).contiguous()
+    out = backend.quantize_query(q, cos, sin, torch.tensor([0, 1], device=device), PLAIN)
+    if out.payload is None or out.scale is None:
+        return "gave no packed query"
+    expected = torch.stack([code, _turned(code)])[:, None].expand(2, HEADS, HEAD_DIM)
+    if not torch.equal(_codes(out.payload), expected):
+        return "codes after RoPE differ from the known ones"
+    scale = (127 + exponent).view(4, 16).t().expand(2, 1, GROUPS, 16, 4)
+    if not torch.equal(out.scale.long(), scale):
+        return "scale bytes or their swizzle differ from the known ones"
+    return _hadamard_query(backend, device)
+
+
+def _hadamard_query(backend: Implementation, device: torch.device) -> str:
+    """The transform of Hadamard row r is sqrt(128) at r and zero elsewhere: code 7, scale 2."""
+    r = torch.arange(HEADS, device=device) * 2
+    d = torch.arange(HEAD_DIM, device=device)
+    common = r[:, None] & d
+    parity = (common[..., None] >> torch.arange(7, device=device)).sum(-1) % 2
+    cos, sin = _angles(device)
+    q = (1.0 - 2.0 * parity).view(1, HEADS, HEAD_DIM)
+    out = backend.quantize_query(q, cos, sin, torch.zeros(1, dtype=torch.int64, device=device), ROTATED)
+    assert out.payload is not None
+    expected = torch.where(d == r[:, None], 7, 0)[None]
+    return "" if torch.equal(_codes(out.payload), expected) else "codes after the Hadamard rotation differ"
+
+
+def _write(backend: Implementation, device: torch.device) -> str:
+    pool = IndexPool.allocate(PLAIN, 2, device)
+    cos, sin = _angles(device)
+    value, code = _pattern(device)
+    sign = torch.tensor([[1.0], [-1.0], [1.0], [1.0]], device=device)
+    slots = torch.tensor([5, 127, -1, 64], device=device)
+    positions = torch.tensor([0, 0, 0, 1], device=device)
+    backend.write_index_keys(pool, sign.expand(4, 128).contiguous(), value, 0.0, cos, sin, positions, slots)
+    kept = slots[[0, 1, 3]]
+    flipped = torch.where(code % 8 == 0, 0, code ^ 8)
+    got = _codes(pool.payload.view(-1)[SPLIT64.payload_offsets(kept)])
+    if not torch.equal(got, torch.stack([code, flipped, _turned(code)])):
+        return "stored codes differ from the known ones"
+    if not bool((pool.scale.view(-1)[SPLIT64.scale_offsets(kept)] == 127).all()):
+        return "stored scale bytes differ from the known ones"
+    return "" if int((pool.scale != 0).sum()) == 3 * GROUPS else "bytes of other slots changed"
+
+
+def _ones_pool(device: torch.device) -> IndexPool:
+    """Two pages of keys: slot s is all +1 (s even) or all -1 (s odd), times 2 ** (s % 3)."""
+    pool = IndexPool.allocate(PLAIN, 2, device)
+    slots = torch.arange(pool.tokens, device=device)
+    sign = torch.where(slots % 2 == 0, 0x22, 0xAA).to(torch.uint8)
+    pool.payload.view(-1)[SPLIT64.payload_offsets(slots)] = sign[:, None].expand(-1, 64)
+    scale = (127 + slots % 3).to(torch.uint8)
+    pool.scale.view(-1)[SPLIT64.scale_offsets(slots)] = scale[:, None].expand(-1, GROUPS)
+    return pool
+
+
+def _logits(backend: Implementation, device: torch.device) -> str:
+    pool = _ones_pool(device)
+    head = torch.arange(HEADS, device=device)
+    scale = torch.zeros(3, 1, GROUPS, 16, 4, dtype=torch.uint8, device=device)
+    scale[:, 0, :, head % 16, head // 16] = (127 + head % 2).to(torch.uint8)
+    payload = torch.full((3, HEADS, 64), 0x22, dtype=torch.uint8, device=device)
+    query = Query(PLAIN, HEADS, payload=payload, scale=scale)
+    weights = (head.float() - 7).expand(3, HEADS).to(torch.bfloat16).contiguous()
+    table = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=torch.int32, device=device)
+    lengths = torch.tensor([128, 65, 0], dtype=torch.int32, device=device)
+    got = backend.paged_logits(query, pool, weights, table, lengths, None, 0.5, 128, torch.float32)
+    weighted = float(((head.float() - 7) * (1 + head % 2)).sum()) * HEAD_DIM * 0.5
+    column = torch.arange(128, device=device)
+    for row in range(3):
+        slot = table[row].long()[column // 64] * 64 + column % 64
+        known = torch.where(slot % 2 == 0, weighted * torch.exp2((slot % 3).float()), 0.0)
+        n = int(lengths[row])
+        if not torch.equal(got[row, :n] + 0.0, known[:n]):
+            return f"logits of row {row} differ from the known ones"
+    return ""
+
+
+def _topk(backend: Implementation, device: torch.device) -> str:
+    inf = float("inf")
+    row = [3.0, 7.0, 7.0, float("nan"), -inf, 1.0, 9.0]
+    logits = torch.tensor([row, row, row, [0.0, -0.0, 0.0, -1.0, inf, 0.0, 0.0]], device=device)
+    lengths = torch.tensor([6, 3, 0, 7], dtype=torch.int32, device=device)
+    known = [[1, 2, 0, 5], [1, 2, 0, -1], [-1] * 4, [4, 0, 1, 2]]
+    got = backend.topk(logits, lengths, 4).tolist()
+    return "" if got == known else f"indices {got} differ from the known ones {known}"
+
+
+def _readback(backend: Implementation, device: torch.device) -> str:
+    pool = _ones_pool(device)
+    slots = torch.tensor([127, 0, 2, 2, 64], device=device)
+    known = torch.tensor([-2.0, 1.0, 4.0, 4.0, 2.0], device=device)[:, None].expand(5, HEAD_DIM)
+    return "" if torch.equal(backend.readback(pool, slots), known) else "keys differ from the known ones"
+
+
+_TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {
+    "quantize_query": _query,
+    "write_index_keys": _write,
+    "paged_logits": _logits,
+    "topk": _topk,
+    "readback": _readback,
+}

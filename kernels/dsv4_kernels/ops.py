@@ -1,0 +1,148 @@
+"""The operations of the FP4 indexer: one signature each, checked here, run by the backend that `backends`
+selected.
+
+Index vectors have 128 dimensions; RoPE turns the last 64 as interleaved pairs. A compressed token is one
+index key. All checks raise `errors.ArgumentError`; two sides with different formats raise
+`errors.LayoutMismatchError`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from dsv4_kernels import backends, check
+from dsv4_kernels.counters import Phase
+from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.layout import HEAD_DIM
+from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+
+ROPE_PAIRS = 32
+
+
+def quantize_query(
+    q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, spec: IndexSpec, phase: Phase = "decode"
+) -> Query:
+    """RoPE, Hadamard if the spec says so, quantise; float32 throughout.
+
+    `q` float [T, H, 128], H a multiple of 16 up to 128; `cos`, `sin` float [max_position, 32]; `positions`
+    int64 [T].
+    """
+    check.tensor("q", q, check.FLOATS, (None, None, HEAD_DIM), q.device)
+    _heads(q.shape[1])
+    _angles(cos, sin, positions, q.shape[0], q.device)
+    check.within("positions", positions, 0, cos.shape[0] - 1)
+    return backends.run("quantize_query", phase, q.device).quantize_query(q, cos, sin, positions, spec)
+
+
+def write_index_keys(
+    pool: IndexPool,
+    k: Tensor,
+    norm_weight: Tensor,
+    norm_eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    *,
+    phase: Phase = "decode",
+) -> None:
+    """RMSNorm, RoPE, Hadamard if the pool says so, quantise, scatter to the pool.
+
+    `k` float [n, 128], `norm_weight` float [128], `positions` and `slots` int64 [n]. A slot of -1 skips its
+    row, whose position is not looked at. Slots of one call must differ.
+    """
+    device = pool.device
+    check.tensor("k", k, check.FLOATS, (None, HEAD_DIM), device)
+    check.tensor("norm_weight", norm_weight, check.FLOATS, (HEAD_DIM,), device)
+    if not (math.isfinite(norm_eps) and norm_eps >= 0):
+        raise ArgumentError("norm_eps", norm_eps, "a finite number >= 0")
+    _angles(cos, sin, positions, k.shape[0], device)
+    check.tensor("slots", slots, (torch.int64,), (k.shape[0],), device)
+    check.within("slots", slots, -1, pool.tokens - 1)
+    if device.type == "cpu":
+        check.within("positions", positions[slots >= 0], 0, cos.shape[0] - 1)
+    backend = backends.run("write_index_keys", phase, device)
+    backend.write_index_keys(pool, k, norm_weight, norm_eps, cos, sin, positions, slots)
+
+
+def paged_logits(
+    query: Query,
+    pool: IndexPool,
+    weights: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    *,
+    weight_scale: float,
+    max_seq_len: int,
+    row_to_seq: Tensor | None = None,
+    phase: Phase = "decode",
+    accumulate: torch.dtype = torch.float32,
+) -> Tensor:
+    """float32 [T, max_seq_len]: `weight_scale * sum_h weights[t, h] * relu(<q[t, h], k[s]>)` for s <
+    `lengths[t]`.
+
+    `weights` float [T, H]; `page_table` int32 [S, P], row t reads row `row_to_seq[t]` of it (int32 [T]), or
+    row t itself without `row_to_seq`; rows of one sequence should stand together, they share its keys.
+    `lengths` int32 [T] counts the compressed keys 0.. that a row sees; table entries past them are never
+    read.
+
+    Columns at and past a row's length are -inf from the reference backend and unwritten by the others; `topk`
+    never reads them. `accumulate=torch.float64` is for oracles and needs the reference backend.
+    """
+    device, rows = pool.device, query.rows
+    pool.spec.require_query(query.spec)
+    check.tensor("weights", weights, (*check.FLOATS, torch.float64), (rows, query.heads), device)
+    check.tensor(
+        "page_table", page_table, (torch.int32,), (rows if row_to_seq is None else None, None), device
+    )
+    check.tensor("lengths", lengths, (torch.int32,), (rows,), device)
+    check.integer("max_seq_len", max_seq_len, 1)
+    check.within("lengths", lengths, 0, min(max_seq_len, page_table.shape[1] * pool.spec.layout.page_slots))
+    if row_to_seq is not None:
+        check.tensor("row_to_seq", row_to_seq, (torch.int32,), (rows,), device)
+        check.within("row_to_seq", row_to_seq, 0, page_table.shape[0] - 1)
+    if not math.isfinite(weight_scale):
+        raise ArgumentError("weight_scale", weight_scale, "a finite number")
+    check.one_of("accumulate", accumulate, (torch.float32, torch.float64))
+    backend = backends.run("paged_logits", phase, device, need_reference=accumulate is torch.float64)
+    return backend.paged_logits(
+        query, pool, weights, page_table, lengths, row_to_seq, weight_scale, max_seq_len, accumulate
+    )
+
+
+def topk(logits: Tensor, lengths: Tensor, k: int, *, phase: Phase = "decode") -> Tensor:
+    """int32 [T, k]: per row the columns of the k highest scores below its length, best first, padded with -1.
+
+    `logits` float32 [T, n], `lengths` int32 [T]. The lowest index wins a tie, both zeros are equal, and NaN
+    ranks as -inf, so an index is always below the row's length. Columns at and past the length are not looked
+    at.
+    """
+    check.tensor("logits", logits, (torch.float32,), (None, None), logits.device)
+    check.tensor("lengths", lengths, (torch.int32,), (logits.shape[0],), logits.device)
+    check.within("lengths", lengths, 0, logits.shape[1])
+    check.integer("k", k, 1)
+    return backends.run("topk", phase, logits.device).topk(logits, lengths, k)
+
+
+def readback(pool: IndexPool, slots: Tensor) -> Tensor:
+    """float32 [n, 128]: the dequantised keys at int64 `slots` [n], for debugging and self-tests."""
+    check.tensor("slots", slots, (torch.int64,), (None,), pool.device)
+    check.within("slots", slots, 0, pool.tokens - 1)
+    return backends.run("readback", "decode", pool.device).readback(pool, slots)
+
+
+def _heads(heads: int) -> None:
+    if heads % 16 or not 16 <= heads <= 128:
+        raise ArgumentError("q.shape[1]", heads, "a multiple of 16 heads from 16 to 128")
+
+
+def _angles(cos: Tensor, sin: Tensor, positions: Tensor, rows: int, device: torch.device) -> None:
+    check.tensor("cos", cos, check.FLOATS, (None, ROPE_PAIRS), device)
+    check.tensor("sin", sin, check.FLOATS, (cos.shape[0], ROPE_PAIRS), device)
+    check.tensor("positions", positions, (torch.int64,), (rows,), device)
+
+
+__all__ = ["paged_logits", "quantize_query", "readback", "topk", "write_index_keys"]

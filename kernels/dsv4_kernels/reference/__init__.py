@@ -1,0 +1,12 @@
+"""The reference backend: plain torch on any device, the oracle of the other backends.
+
+Its result for one row is bitwise independent of the other rows of the call, of their number and order, and of
+the width of the page table. Every step is element-wise, reduces over a fixed axis by a fixed tree, or is a
+matrix product whose columns come in whole pages of 64 slots and whose rows in multiples of the head count.
+"""
+
+from dsv4_kernels.reference.logits import paged_logits
+from dsv4_kernels.reference.quantize import quantize_query, readback, write_index_keys
+from dsv4_kernels.reference.topk import topk
+
+__all__ = ["paged_logits", "quantize_query", "readback", "topk", "write_index_keys"]

@@ -1,0 +1,156 @@
+"""Paged logits: `weight_scale * sum_h w[t, h] * relu(<q[t, h], k[s]>)`.
+
+Two ways through, bitwise equal: rows that own their sequence alone (decode) share one gather of all their
+pages; rows that share a sequence (prefill, verify) share each key and its matrix product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsv4_kernels.pool import IndexPool, Query
+from dsv4_kernels.reference.quantize import page_keys, query_values
+from dsv4_kernels.reference.transform import tree_sum
+
+COLUMN_TILE = 64
+BLOCK_SCORES = 1 << 20
+"""Scores (rows x heads x columns) of one block: 4 MiB of float32, which stays in a core's caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Consecutive rows of one sequence, and the pages that the longest of them sees."""
+
+    start: int
+    stop: int
+    seq: int
+    pages: int
+
+
+def paged_logits(
+    query: Query,
+    pool: IndexPool,
+    weights: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    row_to_seq: Tensor | None,
+    weight_scale: float,
+    max_seq_len: int,
+    accumulate: torch.dtype,
+) -> Tensor:
+    """See `ops.paged_logits`; columns at and past a row's length hold -inf."""
+    q = query_values(query).to(accumulate)
+    w = weights.to(accumulate)
+    out = torch.empty(query.rows, max_seq_len, dtype=torch.float32, device=q.device)
+    groups = _group(
+        lengths.tolist(), None if row_to_seq is None else row_to_seq.tolist(), pool.spec.layout.page_slots
+    )
+    alone = [g for g in groups if g.stop - g.start == 1]
+    if alone:
+        _score_alone(alone, q, pool, w, page_table, weight_scale, out)
+    for g in groups:
+        if g.stop - g.start > 1:
+            _score_shared(g, q, pool, w, page_table, lengths, weight_scale, out)
+    column = torch.arange(max_seq_len, device=q.device)
+    return out.masked_fill_(column >= lengths.unsqueeze(1), float("-inf"))
+
+
+def _group(lengths: list[int], seqs: list[int] | None, page_slots: int) -> list[_Rows]:
+    """Runs of rows of one sequence; rows of length 0 and runs of nothing else are dropped."""
+    groups: list[_Rows] = []
+    start = 0
+    for row in range(1, len(lengths) + 1):
+        if row < len(lengths) and seqs is not None and seqs[row] == seqs[start]:
+            continue
+        pages = -(-max(lengths[start:row]) // page_slots)
+        if pages:
+            groups.append(_Rows(start, row, start if seqs is None else seqs[start], pages))
+        start = row
+    return groups
+
+
+def _score_alone(
+    groups: list[_Rows],
+    q: Tensor,
+    pool: IndexPool,
+    w: Tensor,
+    table: Tensor,
+    weight_scale: float,
+    out: Tensor,
+) -> None:
+    page_slots = pool.spec.layout.page_slots
+    budget = max(1, BLOCK_SCORES // (q.shape[1] * page_slots))
+    while groups:
+        take, pages = 1, groups[0].pages
+        while take < len(groups) and pages + groups[take].pages <= budget:
+            pages += groups[take].pages
+            take += 1
+        batch, groups = groups[:take], groups[take:]
+        ids = torch.cat([table[g.seq, : g.pages] for g in batch]).long()
+        widths = [_padded(g.pages * page_slots) for g in batch]
+        keys = _checked_keys(pool, ids).to(q.dtype)
+        scores = torch.empty(q.shape[1], sum(widths), dtype=q.dtype, device=q.device)
+        at = key_at = 0
+        for g, width in zip(batch, widths, strict=True):
+            rows = _tile(keys[key_at : key_at + g.pages * page_slots], width)
+            part = scores[:, at : at + width]
+            torch.mm(q[g.start], rows.t(), out=part)
+            part.relu_().mul_(w[g.start].unsqueeze(1))
+            at, key_at = at + width, key_at + g.pages * page_slots
+        total = tree_sum(scores).mul_(weight_scale)
+        at = 0
+        for g, width in zip(batch, widths, strict=True):
+            _put(out[g.start], total[at : at + width])
+            at += width
+
+
+def _score_shared(
+    g: _Rows,
+    q: Tensor,
+    pool: IndexPool,
+    w: Tensor,
+    table: Tensor,
+    lengths: Tensor,
+    weight_scale: float,
+    out: Tensor,
+) -> None:
+    page_slots, heads = pool.spec.layout.page_slots, q.shape[1]
+    width = _padded(g.pages * page_slots)
+    keys = _tile(_checked_keys(pool, table[g.seq, : g.pages].long()).to(q.dtype), width)
+    step = max(1, BLOCK_SCORES // (heads * width))
+    for start in range(g.start, g.stop, step):
+        stop = min(start + step, g.stop)
+        seen = _padded(int(lengths[start:stop].max()))
+        if not seen:
+            continue
+        scores = torch.mm(q[start:stop].reshape(-1, q.shape[2]), keys[:seen].t()).view(-1, heads, seen)
+        scores.relu_().mul_(w[start:stop].unsqueeze(2))
+        _put(out[start:stop], tree_sum(scores.transpose(0, 1)).mul_(weight_scale))
+
+
+def _padded(columns: int) -> int:
+    return -(-columns // COLUMN_TILE) * COLUMN_TILE
+
+
+def _tile(keys: Tensor, width: int) -> Tensor:
+    """`keys` with rows of zeros up to `width`: pages smaller than the tile end anywhere."""
+    return (
+        keys
+        if keys.shape[0] == width
+        else torch.cat([keys, keys.new_zeros(width - keys.shape[0], keys.shape[1])])
+    )
+
+
+def _put(out: Tensor, values: Tensor) -> None:
+    columns = min(out.shape[-1], values.shape[-1])
+    out[..., :columns] = values[..., :columns]
+
+
+def _checked_keys(pool: IndexPool, pages: Tensor) -> Tensor:
+    low, high = torch.aminmax(pages)
+    if int(low) < 0 or int(high) >= pool.pages:
+        raise IndexError(f"page_table holds page {int(low)}..{int(high)}: accepted is 0..{pool.pages - 1}")
+    return page_keys(pool, pages)

@@ -1,0 +1,36 @@
+"""Length-aware top-k in which the lowest index wins every tie."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LOWEST = -(2**31)
+
+
+def topk(logits: Tensor, lengths: Tensor, k: int) -> Tensor:
+    """See `ops.topk`. One integer key per column (score in the high half, column in the low half) makes ties
+    exact.
+    """
+    rows, columns = logits.shape
+    width = min(columns, int(lengths.max())) if rows else 0
+    out = torch.full((rows, k), -1, dtype=torch.int32, device=logits.device)
+    if not width:
+        return out
+    column = torch.arange(width, device=logits.device)
+    score = ordered(logits[:, :width]).masked_fill_(column >= lengths.unsqueeze(1), LOWEST)
+    keys = (score.long() << 32) | (0xFFFFFFFF - column)
+    best = torch.topk(keys, min(k, width), sorted=True).values
+    index = (0xFFFFFFFF - (best & 0xFFFFFFFF)).int()
+    out[:, : best.shape[1]] = index.masked_fill_((best >> 32) == LOWEST, -1)
+    return out
+
+
+def ordered(x: Tensor) -> Tensor:
+    """int32 in the order of float32 `x`: both zeros are equal, NaN ranks as -inf, and nothing maps to
+    `LOWEST`.
+    """
+    bits = (x.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf")) + 0.0).view(
+        torch.int32
+    )
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -1,0 +1,56 @@
+"""Every backend and every shipped kernel variant, as data. Reports, the build, coverage gates and benchmarks
+read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+BackendName = Literal["aiter", "gfx950", "hopper", "portable", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A package that implements some operations; `module` is imported when it becomes a candidate."""
+
+    name: BackendName
+    module: str
+    ops: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVariant:
+    """One compiled kernel: what it does, for which architecture, and the compile-time choices that tell it
+    from others.
+    """
+
+    name: str
+    op: str
+    backend: BackendName
+    arch: str
+    heads: int = 0
+    rows: int = 1
+
+
+OPS: tuple[str, ...] = ("quantize_query", "write_index_keys", "paged_logits", "topk", "readback")
+
+BACKENDS: dict[str, Backend] = {
+    b.name: b for b in (Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),)
+}
+
+VARIANTS: tuple[KernelVariant, ...] = ()
+"""The reference backend compiles nothing."""
+
+
+def preference(device_type: str, arch: str = "") -> tuple[str, ...]:
+    """Backends by preference on a device (`cpu`, `cuda`) of an architecture (`gfx950`, `sm90`, ...)."""
+    if device_type == "cpu":
+        order: tuple[str, ...] = ("reference",)
+    elif arch.startswith("gfx950"):
+        order = ("aiter", "gfx950", "portable", "reference")
+    elif arch == "sm90":
+        order = ("hopper", "portable", "reference")
+    else:
+        order = ("portable", "reference")
+    return tuple(name for name in order if name in BACKENDS)
