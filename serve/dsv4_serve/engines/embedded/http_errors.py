@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from dsv4_serve.engines.embedded.request import EngineDead, EngineError, PromptTooLong, QueueFull
+from .request import EngineDead, EngineError, PromptTooLong, QueueFull
 
 RETRY_AFTER_SECONDS = 1
 SHOWN_VALUE_CHARACTERS = 80
@@ -72,7 +72,7 @@ def parse(model: type[RequestModel], body: bytes) -> RequestModel:
     except ValueError as error:
         raise invalid(None, f"The body is not valid JSON: {error}", "invalid_json") from None
     if not isinstance(data, dict):
-        raise invalid(None, f"The body is {_shown(data)}; accepted is a JSON object.", "invalid_type")
+        raise invalid(None, f"The body is {shown(data)}; accepted is a JSON object.", "invalid_type")
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -92,7 +92,7 @@ def _from_validation(model: type[BaseModel], data: dict[str, Any], failure: Vali
     complaints = dict.fromkeys(other["msg"] for at, _, other in located if at == path)
     return invalid(
         path,
-        f"{path}={_shown(value)}: {_accepted(model, path, error) or ' or '.join(complaints)}",
+        f"{path}={shown(value)}: {_accepted(model, path, error) or ' or '.join(complaints)}",
         "invalid_type" if error["type"].endswith("_type") else "invalid_value",
     )
 
@@ -124,6 +124,7 @@ def _accepted(model: type[BaseModel], path: str, error: ErrorDetails) -> str | N
     return f"accepted is {top.description}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: object) -> str:
+    """A value of a request as JSON, cut so that an error stays readable."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN_VALUE_CHARACTERS else f"{text[:SHOWN_VALUE_CHARACTERS]}..."
