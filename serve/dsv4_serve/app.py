@@ -1,0 +1,87 @@
+"""The public and the admin application."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from dsv4_serve.admin import admin_routes
+from dsv4_serve.front import Front
+from dsv4_serve.gate import KeyGate
+from dsv4_serve.health import health_routes
+from dsv4_serve.openai_errors import ApiError, not_ready, unknown_model, unknown_route, wrong_method
+from dsv4_serve.pages import page_routes
+from dsv4_serve.proxy import Proxy
+from dsv4_serve.validate import ROUTES
+
+
+def public_app(front: Front) -> ASGIApp:
+    """/v1/*, health and the status page; /metrics and /manifest too while the port is bound to loopback."""
+    app = _bare_app()
+    proxy = Proxy(front)
+    app.router.routes.extend(Route(path, proxy, methods=["POST"]) for path in ROUTES)
+    _add_models(app, front)
+    app.include_router(health_routes(front))
+    app.include_router(page_routes(front))
+    if front.settings.loopback:
+        app.include_router(admin_routes(front))
+    return KeyGate(app, front.settings.api_keys)
+
+
+def admin_app(front: Front) -> ASGIApp:
+    """/metrics, /manifest and health. No keys: this port is for the inner network."""
+    app = _bare_app()
+    app.include_router(admin_routes(front))
+    app.include_router(health_routes(front))
+    return app
+
+
+def _bare_app() -> FastAPI:
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(HTTPException, _routing_error)
+    app.add_exception_handler(ApiError, _api_error)
+    return app
+
+
+def _add_models(app: FastAPI, front: Front) -> None:
+    created = int(time.time())
+
+    def card() -> dict[str, Any]:
+        if not front.lifecycle.ready:
+            raise not_ready(front.lifecycle.state, front.lifecycle.reason)
+        model = front.settings.profile.model
+        fixed = {"object": "model", "created": created, "owned_by": "dsv4-rocm"}
+        return {"id": model.name, **fixed, "max_model_len": model.context_length}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [card()]}
+
+    @app.get("/v1/models/{name}")
+    async def model(name: str) -> dict[str, Any]:
+        if name != front.model:
+            raise unknown_model(name, front.model)
+        return card()
+
+
+async def _api_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return JSONResponse(error.body(), error.status, headers=error.headers)
+
+
+async def _routing_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path
+    if error.status_code == 404:
+        refusal = unknown_route(method, path)
+    elif error.status_code == 405:
+        refusal = wrong_method(method, path, (error.headers or {}).get("Allow", "another method"))
+    else:
+        refusal = ApiError(error.status_code, error.detail)
+    return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)

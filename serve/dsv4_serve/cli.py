@@ -1,0 +1,175 @@
+"""The `dsv4` command. A verb imports what it needs itself, so that none waits for another's libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dsv4_serve.errors import CommandError
+from dsv4_serve.toggle_options import with_toggles
+
+app = typer.Typer(
+    help="Serve DeepSeek-V4 and V4.1 with the FP4 indexer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root() -> None:
+    """Exit codes: 0 fine, 1 failed, 2 usage, 3 preflight."""
+
+
+@app.command()
+@with_toggles
+def serve(
+    toggles: dict[str, str],
+    host: Annotated[
+        str, typer.Option(help="address to listen on; beyond loopback set an API key")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="public port; 0 takes a free one")] = 8000,
+    admin_port: Annotated[
+        int, typer.Option(help="port of /metrics and /manifest; 0 takes a free one")
+    ] = 8001,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would run, and run nothing")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="with --dry-run: print JSON")] = False,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="one JSON object a log line")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="log what is left to the engine's log otherwise")
+    ] = False,
+    drain_seconds: Annotated[
+        float, typer.Option(help="how long running requests may finish at shutdown")
+    ] = 30.0,
+    startup_seconds: Annotated[
+        float, typer.Option(help="how long the engine may take to become ready")
+    ] = 1800.0,
+    max_inflight: Annotated[int, typer.Option(help="requests under way above which 429 is answered")] = 512,
+    max_body_mib: Annotated[int, typer.Option(help="largest request body in MiB")] = 32,
+) -> int:
+    """Start the engine of a profile and serve the OpenAI API in front of it."""
+    from dsv4_serve.api_keys import load_api_keys
+    from dsv4_serve.plan import make_plan
+    from dsv4_serve.settings import ServeSettings
+
+    plan = make_plan(os.environ, toggles)
+    settings = ServeSettings(
+        profile=plan.profile,
+        resolved=plan.resolved,
+        host=host,
+        port=port,
+        admin_port=admin_port,
+        drain_seconds=drain_seconds,
+        startup_seconds=startup_seconds,
+        max_inflight=max_inflight,
+        max_body_bytes=max_body_mib << 20,
+        json_logs=json_logs,
+        api_keys=load_api_keys(_optional_text(plan.resolved["DSV4_API_KEYS_FILE"])),
+    )
+    if dry_run:
+        _print_plan(plan.describe(), as_json)
+        return 0
+    return _serve(settings, plan.warnings, verbose)
+
+
+@app.command("tiny-model")
+def tiny_model(
+    directory: Annotated[Path, typer.Argument(help="where to write it; must not exist or be empty")],
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random weights")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Write the tiny DeepSeek-V4: real geometry, random weights, byte-level tokenizer."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise CommandError(f"{directory}: exists and is not an empty directory")
+    try:
+        from dsv4_serve.engines.embedded.tiny import write_tiny_model
+
+        directory.mkdir(parents=True, exist_ok=True)
+        write_tiny_model(directory, seed)
+    except OSError as error:
+        raise CommandError(f"{directory}: cannot be written: {error.strerror or error}") from error
+    size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    written = {"directory": str(directory), "seed": seed, "bytes": size}
+    typer.echo(
+        json.dumps(written) if as_json else f"{directory}: tiny DeepSeek-V4, seed {seed}, {size / 1e6:.1f} MB"
+    )
+    return 0
+
+
+def main() -> None:
+    """Entry point: every failure ends in one message and the contract's exit code, never in a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except CommandError as error:
+        _fail(str(error), error.exit_code)
+    except typer.Abort:
+        _fail("interrupted", 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 1)
+    except Exception as error:  # noqa: BLE001 the last line between a defect and a user
+        _usage_or_defect(error)
+    else:
+        sys.exit(code or 0)
+
+
+def _serve(settings: Any, warnings: tuple[str, ...], verbose: bool) -> int:
+    import logging
+
+    from dsv4_serve.engines.select import ADAPTERS
+    from dsv4_serve.logs import configure_logs, log
+    from dsv4_serve.models import prepare_model
+    from dsv4_serve.server import serve as run_server
+
+    configure_logs(settings.json_logs, logging.DEBUG if verbose else logging.INFO)
+    for warning in warnings:
+        log.warning("%s", warning)
+    if not settings.loopback and not settings.api_keys:
+        log.warning("listening on %s without an API key; --api-keys-file sets some", settings.host)
+    model_dir = prepare_model(settings.profile.model)
+    return run_server(settings, ADAPTERS[settings.profile.engine.name], model_dir, warnings)
+
+
+def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(plan, indent=2))
+        return
+    import shlex
+
+    typer.echo(f"profile   {plan['profile']}\nmodel     {plan['model']}\nengine    {plan['engine']}")
+    typer.echo(f"command   {shlex.join(plan['command'])}")
+    for name, text in plan["environment"].items():
+        typer.echo(f"env       {name}={text}")
+    for name, flag in plan["flags"].items():
+        typer.echo(f"flag      {name}={json.dumps(flag['value'])} ({flag['origin']})")
+    for warning in plan["warnings"]:
+        typer.echo(f"warning   {warning}")
+
+
+def _optional_text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _usage_or_defect(error: Exception) -> None:
+    # Typer's own usage errors carry an exit code and know how to show themselves.
+    show = getattr(error, "show", None)
+    if show is not None:
+        show()
+        sys.exit(getattr(error, "exit_code", 2))
+    if os.environ.get("PYTHONFAULTHANDLER"):
+        raise error
+    _fail(f"internal error: {type(error).__name__}: {error} (PYTHONFAULTHANDLER=1 shows where)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"dsv4: {message}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The adapter of the embedded engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import Metric
+
+from dsv4_serve.engines.base import EngineRun
+from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
+from dsv4_serve.flags import Value
+from dsv4_serve.metrics.exposition import parse_engine_metrics
+from dsv4_serve.profiles.schema import Profile
+
+FIRST_GENERATION_SECONDS = 120.0
+
+
+class EmbeddedAdapter:
+    """One process, one thread of torch on a CPU; no parallelism, speculation or tiers."""
+
+    name = "embedded"
+    accepts: Mapping[str, frozenset[Value]] = {
+        "DSV4_TP": frozenset({1}),
+        "DSV4_EP": frozenset({1}),
+        "DSV4_DP": frozenset({1}),
+        "DSV4_KV_LAYOUT": frozenset({"v4", "bf16"}),
+        "DSV4_SPECULATIVE": frozenset({"off"}),
+        "DSV4_HICACHE": frozenset({False}),
+        "DSV4_BACKEND": frozenset({"auto", "reference"}),
+        "DSV4_ROWGROUP": frozenset({False}),
+        "DSV4_PAGE8": frozenset({False}),
+        "DSV4_SHADOW_RECALL": frozenset({False}),
+    }
+
+    def __init__(self, run: EngineRun) -> None:
+        self.run = run
+
+    def command(self, profile: Profile) -> list[str]:
+        options = {
+            "--model-path": self.run.model_dir,
+            "--host": "127.0.0.1",
+            "--port": self.run.port,
+            "--served-model-name": profile.model.name,
+            "--indexer-dtype": profile.indexer.dtype,
+            "--kv-dtype": profile.kv_layout,
+            "--max-total-tokens": profile.engine.max_total_tokens,
+            "--max-running-requests": profile.engine.max_running_requests,
+            "--max-queued-requests": profile.engine.max_queued_requests,
+            "--context-length": profile.model.context_length,
+        }
+        words = [str(word) for option in options.items() for word in option]
+        json_logs = ["--json-logs"] if self.run.json_logs else []
+        return [sys.executable, "-m", "dsv4_serve.engines.embedded", *words, *json_logs]
+
+    def environment(self, profile: Profile) -> dict[str, str]:
+        return dict(profile.env)
+
+    async def ready(self, client: EngineClient) -> bool:
+        served = await client.get_json("/v1/models")
+        request = {
+            "model": served["data"][0]["id"],
+            "prompt": "The capital of France is",
+            "max_tokens": 4,
+            "temperature": 0,
+        }
+        answer = await client.post_json("/v1/completions", request, FIRST_GENERATION_SECONDS)
+        if not answer.get("choices") or answer.get("usage", {}).get("completion_tokens", 0) < 1:
+            raise EngineUnreachableError(f"the first generation gave no token: {answer}")
+        return True
+
+    async def effective(self, client: EngineClient) -> dict[str, Any]:
+        info = await client.get_json("/server_info")
+        if not isinstance(info, dict):
+            raise EngineUnreachableError(f"/server_info: expected an object, found {type(info).__name__}")
+        return info
+
+    def translate(self, text: str) -> Iterable[Metric]:
+        return parse_engine_metrics(text, self.name)
+
+    async def running(self, client: EngineClient) -> int:
+        info = await self.effective(client)
+        return int(info["running_requests"]) + int(info["queued_requests"])

@@ -1,0 +1,10 @@
+"""From the name of an engine to its adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dsv4_serve.engines.base import EngineAdapter, EngineRun
+from dsv4_serve.engines.embedded_adapter import EmbeddedAdapter
+
+ADAPTERS: dict[str, Callable[[EngineRun], EngineAdapter]] = {"embedded": EmbeddedAdapter}

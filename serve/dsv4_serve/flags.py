@@ -1,0 +1,136 @@
+"""The registry of every DSV4_* toggle: name, type, default, meaning and conflicts, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dsv4_serve.errors import UsageError
+
+Value = str | int | bool | None
+
+PREFIX = "DSV4_"
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a toggle's text becomes a value. `accepted` is the form that an error message names."""
+
+    name: str
+    accepted: str
+    parse: Callable[[str], Value]
+
+
+def _parse_bool(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in TRUE | FALSE:
+        raise ValueError(text)
+    return lowered in TRUE
+
+
+def _parse_positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _parse_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text.strip()
+
+
+def _choice(*choices: str) -> Kind:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(text)
+        return text
+
+    return Kind("choice", "|".join(choices), parse)
+
+
+BOOL = Kind("bool", "1|0 (also true|false, yes|no, on|off)", _parse_bool)
+COUNT = Kind("count", "an integer >= 1", _parse_positive)
+TEXT = Kind("text", "a non-empty text", _parse_text)
+PATH = Kind("path", "a path", _parse_text)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One toggle. `falls_back`: under --allow-fallback an engine may serve without it, with a warning."""
+
+    name: str
+    kind: Kind
+    default: Value
+    meaning: str
+    falls_back: bool = False
+
+    @property
+    def twin(self) -> str:
+        """The command-line twin: DSV4_INDEXER_DTYPE is --indexer-dtype."""
+        return "--" + self.name.removeprefix(PREFIX).lower().replace("_", "-")
+
+    def parse(self, text: str, origin: str) -> Value:
+        try:
+            return self.kind.parse(text)
+        except ValueError:
+            raise UsageError(f"{self.name}={text!r} ({origin}): accepted is {self.kind.accepted}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Values that exclude each other: `when` and `against` are (toggle, value); `why` ends the message."""
+
+    when: tuple[str, Value]
+    against: tuple[str, Value]
+    why: str
+
+
+FLAGS: tuple[Flag, ...] = (
+    Flag(
+        "DSV4_PROFILE",
+        TEXT,
+        "tiny",
+        "profile to serve: a name in configs/profiles or the path of a YAML file",
+    ),
+    Flag("DSV4_MODEL", PATH, None, "directory of the model; replaces the profile's"),
+    Flag("DSV4_TP", COUNT, 1, "tensor-parallel size"),
+    Flag("DSV4_EP", COUNT, 1, "expert-parallel size"),
+    Flag("DSV4_DP", COUNT, 1, "data-parallel size of attention"),
+    Flag("DSV4_INDEXER_DTYPE", _choice("fp4", "fp8", "bf16"), "fp4", "format of the indexer's key cache"),
+    Flag("DSV4_ROWGROUP", BOOL, False, "group query rows that share pages in the indexer's logits", True),
+    Flag("DSV4_PAGE8", BOOL, False, "index keys in pages of 8 tokens (V4.1)", True),
+    Flag("DSV4_KV_LAYOUT", _choice("v4", "v41", "bf16"), "v4", "layout of the main KV cache"),
+    Flag("DSV4_SPECULATIVE", _choice("off", "eagle", "dspark"), "off", "speculative decoding"),
+    Flag("DSV4_HICACHE", BOOL, False, "tiers of the KV cache beyond the device"),
+    Flag(
+        "DSV4_BACKEND",
+        _choice("auto", "aiter", "gfx950", "hopper", "portable", "reference"),
+        "auto",
+        "backend of the indexer's kernels; auto takes the first that passes its known-answer test",
+        True,
+    ),
+    Flag(
+        "DSV4_ALLOW_FALLBACK", BOOL, False, "serve without a kernel path that was asked for and is not there"
+    ),
+    Flag("DSV4_SHADOW_RECALL", BOOL, False, "measure the indexer's recall on live requests", True),
+    Flag("DSV4_API_KEYS_FILE", PATH, None, "file of accepted API keys, one a line"),
+)
+
+BY_NAME: dict[str, Flag] = {flag.name: flag for flag in FLAGS}
+
+CONFLICTS: tuple[Conflict, ...] = (
+    Conflict(("DSV4_KV_LAYOUT", "v41"), ("DSV4_INDEXER_DTYPE", "bf16"), "V4.1 defines its index keys in fp4"),
+    Conflict(("DSV4_KV_LAYOUT", "v41"), ("DSV4_INDEXER_DTYPE", "fp8"), "V4.1 defines its index keys in fp4"),
+    Conflict(("DSV4_PAGE8", True), ("DSV4_KV_LAYOUT", "v4"), "pages of 8 index keys exist for V4.1 only"),
+    Conflict(("DSV4_PAGE8", True), ("DSV4_INDEXER_DTYPE", "fp8"), "pages of 8 exist for fp4 index keys only"),
+    Conflict(
+        ("DSV4_PAGE8", True), ("DSV4_INDEXER_DTYPE", "bf16"), "pages of 8 exist for fp4 index keys only"
+    ),
+    Conflict(("DSV4_SPECULATIVE", "dspark"), ("DSV4_KV_LAYOUT", "v4"), "DSpark's draft comes with V4.1 only"),
+    Conflict(("DSV4_ROWGROUP", True), ("DSV4_INDEXER_DTYPE", "fp8"), "row groups read fp4 index keys"),
+    Conflict(("DSV4_ROWGROUP", True), ("DSV4_INDEXER_DTYPE", "bf16"), "row groups read fp4 index keys"),
+)

@@ -1,0 +1,99 @@
+"""Where a server stands between its start and its end: phases with seconds, ready or why not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+State = Literal["starting", "ready", "unhealthy", "draining", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A finished phase of start-up. The engine's own phases lie within the launcher's `engine_boot`."""
+
+    name: str
+    seconds: float
+    source: Literal["launcher", "engine"]
+
+
+class Lifecycle:
+    """One server's state. `reason` says why it is not ready; draining and dead are never left again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun = self._started = clock()
+        self.state: State = "starting"
+        self.reason = "the engine has not been started yet"
+        self.current: str | None = None
+        self.started_once = False
+        self._own: list[Phase] = []
+        self._engine: dict[str, float] = {}
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "ready"
+
+    @property
+    def uptime(self) -> float:
+        return self._clock() - self._started
+
+    @property
+    def seconds_in_phase(self) -> float:
+        return self._clock() - self._begun
+
+    def begin(self, phase: str, reason: str) -> None:
+        """Finish the running phase, if any, and begin the next; `reason` is what readyz says meanwhile."""
+        self._finish()
+        self.current, self.reason, self._begun = phase, reason, self._clock()
+
+    def engine_phases(self, phases: Mapping[str, float]) -> None:
+        self._engine = dict(phases)
+
+    def set_ready(self) -> None:
+        self._finish()
+        self.started_once = True
+        self._move("ready", "")
+
+    def set_unhealthy(self, reason: str) -> None:
+        if self.state in ("ready", "unhealthy"):
+            self._move("unhealthy", reason)
+
+    def set_healthy(self) -> None:
+        if self.state == "unhealthy":
+            self._move("ready", "")
+
+    def set_draining(self) -> None:
+        self._move("draining", "the server is shutting down; running requests finish, new ones are refused")
+
+    def set_dead(self, reason: str) -> None:
+        self._move("dead", reason)
+
+    def phases(self) -> list[Phase]:
+        """Finished phases: the launcher's, in order, then the engine's."""
+        return self._own + [Phase(name, seconds, "engine") for name, seconds in self._engine.items()]
+
+    def describe(self) -> dict[str, Any]:
+        """The answer of /startupz."""
+        finished = [
+            {"name": p.name, "seconds": round(p.seconds, 3), "source": p.source} for p in self.phases()
+        ]
+        running = {"name": self.current, "seconds": round(self.seconds_in_phase, 3)} if self.current else None
+        return {
+            "started": self.started_once,
+            "state": self.state,
+            "running_phase": running,
+            "phases": finished,
+        }
+
+    def _finish(self) -> None:
+        if self.current is not None:
+            self._own.append(Phase(self.current, self.seconds_in_phase, "launcher"))
+            self.current = None
+
+    def _move(self, state: State, reason: str) -> None:
+        if self.state == "dead" or (self.state == "draining" and state != "dead"):
+            return
+        self.state, self.reason = state, reason

@@ -1,0 +1,140 @@
+"""The one table of metric names: what each means, its labels, its unit, and who provides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Type = Literal["counter", "gauge", "histogram"]
+Provider = Literal["launcher", "embedded"]
+
+REGIONS = ("main", "c4", "c128", "index_payload", "index_scale", "state", "window")
+TIERS = ("gpu", "host", "disk")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """One family. `providers` export it; from every other engine it is absent, never zero."""
+
+    name: str
+    type: Type
+    labels: tuple[str, ...]
+    unit: str
+    help: str
+    providers: tuple[Provider, ...]
+
+
+def _launcher(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
+    return MetricName(name, type_, labels, unit, text, ("launcher",))
+
+
+def _engine(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
+    return MetricName(name, type_, labels, unit, text, ("embedded",))
+
+
+def _later(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
+    return MetricName(name, type_, labels, unit, text, ())
+
+
+NAMES: tuple[MetricName, ...] = (
+    _engine(
+        "dsv4_kv_capacity_tokens",
+        "gauge",
+        ("region", "tier"),
+        "tokens",
+        "tokens of context that the pool holds",
+    ),
+    _engine("dsv4_kv_capacity_bytes", "gauge", ("region", "tier"), "bytes", "bytes that the pool occupies"),
+    _engine(
+        "dsv4_kv_used_tokens",
+        "gauge",
+        ("region", "tier"),
+        "tokens",
+        "tokens in the pool, cached ones included",
+    ),
+    _engine(
+        "dsv4_kv_bytes_per_token", "gauge", ("region",), "bytes", "bytes that one token of context costs"
+    ),
+    _engine("dsv4_prompt_tokens_total", "counter", (), "tokens", "prompt tokens of admitted requests"),
+    _engine(
+        "dsv4_cached_tokens_total",
+        "counter",
+        ("tier",),
+        "tokens",
+        "prompt tokens that came from a prefix cache",
+    ),
+    _engine("dsv4_generated_tokens_total", "counter", (), "tokens", "generated tokens"),
+    _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch"),
+    _engine("dsv4_queued_requests", "gauge", (), "requests", "requests that wait in the engine"),
+    _engine(
+        "dsv4_time_to_first_token_seconds",
+        "histogram",
+        (),
+        "seconds",
+        "from arrival in the engine to first token",
+    ),
+    _engine(
+        "dsv4_inter_token_latency_seconds", "histogram", (), "seconds", "between two tokens of one request"
+    ),
+    _engine(
+        "dsv4_indexer_launches_total",
+        "counter",
+        ("op", "phase", "backend"),
+        "launches",
+        "launches of an indexer operation by the backend that ran it",
+    ),
+    _engine(
+        "dsv4_indexer_fallbacks_total",
+        "counter",
+        ("op", "reason"),
+        "launches",
+        "launches that a backend other than the requested one served",
+    ),
+    _later(
+        "dsv4_indexer_recall", "gauge", (), "ratio", "share of the exact top-k that the served top-k found"
+    ),
+    _later("dsv4_indexer_workspace_bytes", "gauge", (), "bytes", "scratch memory of the indexer's kernels"),
+    _later(
+        "dsv4_compile_events_after_ready_total", "counter", (), "events", "kernels compiled on live requests"
+    ),
+    _launcher(
+        "dsv4_requests_total",
+        "counter",
+        ("status",),
+        "requests",
+        "requests to /v1/* by the status they ended with",
+    ),
+    _launcher(
+        "dsv4_startup_phase_seconds", "gauge", ("phase",), "seconds", "duration of a phase of start-up"
+    ),
+    _launcher(
+        "dsv4_front_inflight_requests", "gauge", (), "requests", "requests between the front and the engine"
+    ),
+    _launcher(
+        "dsv4_front_first_byte_seconds",
+        "histogram",
+        (),
+        "seconds",
+        "from a request's arrival to its answer's first byte",
+    ),
+    _launcher(
+        "dsv4_engine_metrics_refused_total",
+        "counter",
+        (),
+        "scrapes",
+        "scrapes of the engine that this table did not allow",
+    ),
+    _launcher(
+        "dsv4_engine_up",
+        "gauge",
+        (),
+        "0 or 1",
+        "1 while the engine serves: generated once, alive, not draining",
+    ),
+)
+
+BY_NAME: dict[str, MetricName] = {entry.name: entry for entry in NAMES}
+
+# Requests end with the HTTP status they were given, or with one of these when the stream broke off later.
+CLIENT_LEFT = 499
+ENGINE_BROKE_OFF = 502

@@ -1,0 +1,32 @@
+"""The launcher's own metrics, built from the table of names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from dsv4_serve.metrics.names import BY_NAME
+
+# From one proxied loopback round trip to a long prompt on a CPU.
+SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+
+class LauncherMetrics:
+    """Families with the launcher as provider; each appears once something is known about it."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.requests: Counter = self._make(Counter, "dsv4_requests_total")
+        self.startup_phase: Gauge = self._make(Gauge, "dsv4_startup_phase_seconds")
+        self.inflight: Gauge = self._make(Gauge, "dsv4_front_inflight_requests")
+        self.first_byte: Histogram = self._make(
+            Histogram, "dsv4_front_first_byte_seconds", buckets=SECONDS_BUCKETS
+        )
+        self.refused: Counter = self._make(Counter, "dsv4_engine_metrics_refused_total")
+        self.engine_up: Gauge = self._make(Gauge, "dsv4_engine_up")
+
+    def _make(self, kind: type[Any], name: str, **options: Any) -> Any:
+        entry = BY_NAME[name]
+        return kind(name, entry.help, entry.labels, registry=self.registry, **options)

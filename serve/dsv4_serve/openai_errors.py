@@ -1,0 +1,67 @@
+"""The front's own refusals, in OpenAI's shape, and how any refusal is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from starlette.types import Send
+
+from dsv4_serve.engines.embedded.http_errors import ApiError, invalid, unknown_model
+
+__all__ = ["ApiError", "invalid", "unknown_model"]
+
+RETRY_SECONDS = {"starting": 2, "unhealthy": 2, "draining": 10, "dead": 10}
+
+
+def bad_key(given: bool) -> ApiError:
+    problem = "The API key is not valid." if given else "No API key: send Authorization: Bearer KEY."
+    return ApiError(
+        401, problem, "authentication_error", None, "invalid_api_key", {"WWW-Authenticate": "Bearer"}
+    )
+
+
+def unknown_route(method: str, path: str) -> ApiError:
+    message = f"{method} {path}: no such route; there are /v1/models, /v1/chat/completions, /v1/completions."
+    return ApiError(404, message, code="unknown_url")
+
+
+def wrong_method(method: str, path: str, allowed: str) -> ApiError:
+    message = f"{method} {path}: this route takes {allowed}."
+    return ApiError(405, message, code="method_not_allowed", headers={"Allow": allowed})
+
+
+def body_too_large(limit: int) -> ApiError:
+    return ApiError(
+        413, f"The body exceeds {limit} bytes, the limit of this server.", code="request_too_large"
+    )
+
+
+def too_many(limit: int) -> ApiError:
+    message = f"{limit} requests are under way, the limit of this server; try again."
+    return ApiError(429, message, "rate_limit_error", None, "too_many_requests", {"Retry-After": "1"})
+
+
+def not_ready(state: str, reason: str) -> ApiError:
+    headers = {"Retry-After": str(RETRY_SECONDS.get(state, 2))}
+    return ApiError(
+        503, f"The server is not ready: {reason}.", "service_unavailable", None, "not_ready", headers
+    )
+
+
+def engine_lost(reason: str) -> ApiError:
+    message = f"The engine did not answer: {reason}"
+    return ApiError(502, message, "service_unavailable", None, "engine_lost", {"Retry-After": "2"})
+
+
+def error_event(error: ApiError) -> bytes:
+    """The refusal as the last event of a stream whose status has been sent already."""
+    return b"data: " + json.dumps(error.body()).encode() + b"\n\n"
+
+
+async def send_error(send: Send, error: ApiError, extra: Mapping[str, str] | None = None) -> None:
+    payload = json.dumps(error.body()).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(payload))} | error.headers
+    raw = [(name.lower().encode(), text.encode()) for name, text in (headers | dict(extra or {})).items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": payload})

@@ -1,0 +1,54 @@
+"""From what was asked for to what will run: profile, toggles, engine, command. Pure but for reading files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsv4_serve.engines.base import EngineRun, check_toggles
+from dsv4_serve.engines.select import ADAPTERS
+from dsv4_serve.manifest import describe_flags, redact_command, redact_environment
+from dsv4_serve.models import model_directory
+from dsv4_serve.profiles.load import apply, load_profile
+from dsv4_serve.profiles.schema import Profile
+from dsv4_serve.resolve import Resolved, resolve
+
+# A dry run knows every word of the engine's command but the port, which is drawn at start.
+UNDRAWN_PORT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A profile with every toggle in its field, the toggles with their origins, and warnings of fallbacks."""
+
+    profile: Profile
+    resolved: Resolved
+    warnings: tuple[str, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """What --dry-run prints."""
+        adapter = ADAPTERS[self.profile.engine.name](
+            EngineRun(model_directory(self.profile.model), UNDRAWN_PORT)
+        )
+        return {
+            "profile": self.profile.name,
+            "model": str(model_directory(self.profile.model)),
+            "engine": adapter.name,
+            "command": redact_command(adapter.command(self.profile)),
+            "environment": redact_environment(adapter.environment(self.profile)),
+            "flags": describe_flags(self.resolved),
+            "warnings": list(self.warnings),
+        }
+
+
+def make_plan(environ: Mapping[str, str], cli: Mapping[str, str]) -> Plan:
+    """Resolve everything. UsageError: it cannot be asked for; PreflightError: it cannot be served here."""
+    # The profile is itself a toggle: resolved first, without the values that it will contribute.
+    chosen = resolve({}, environ, cli).text("DSV4_PROFILE")
+    profile = load_profile(chosen)
+    resolved = resolve(profile.toggles(), environ, cli)
+    run = EngineRun(Path(), UNDRAWN_PORT)
+    accepted = check_toggles(ADAPTERS[profile.engine.name](run), resolved)
+    return Plan(apply(profile, resolved), resolved, accepted.warnings)

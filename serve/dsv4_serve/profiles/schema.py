@@ -1,0 +1,141 @@
+"""The shape of a profile: model x hardware x engine, with what it was verified on, or why it was not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from dsv4_serve.flags import BY_NAME, PREFIX, Value
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Part(BaseModel):
+    """Every part of a profile is frozen and refuses keys that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(Part):
+    """Which model, and under which name clients ask for it. Exactly one of `path` and `tiny_seed`."""
+
+    name: Name
+    path: str | None = None
+    tiny_seed: Annotated[int, Field(ge=0, strict=True)] | None = None
+    context_length: Count = 4096
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Model:
+        if (self.path is None) == (self.tiny_seed is None):
+            raise ValueError("give exactly one of path (a directory) and tiny_seed (writes the tiny model)")
+        return self
+
+
+class Hardware(Part):
+    """What the profile is for: an architecture and a number of devices."""
+
+    arch: Literal["cpu", "gfx950", "sm90"]
+    devices: Count = 1
+
+
+class Engine(Part):
+    """Which engine serves, and the sizes of its pools and queues."""
+
+    name: Literal["embedded"]
+    max_total_tokens: Count = 65536
+    max_running_requests: Count = 16
+    max_queued_requests: Count = 256
+
+
+class Indexer(Part):
+    dtype: Literal["fp4", "fp8", "bf16"] = "fp4"
+    backend: Literal["auto", "aiter", "gfx950", "hopper", "portable", "reference"] = "auto"
+
+
+class Verified(Part):
+    """A run that somebody did: when, with which image, and the score it reached."""
+
+    date: str
+    image: str
+    score: str
+
+
+class Unverified(Part):
+    reason: Annotated[str, StringConstraints(min_length=1)]
+
+
+class Profile(Part):
+    """One profile; see configs/profiles."""
+
+    name: Name
+    description: str
+    model: Model
+    hardware: Hardware
+    engine: Engine
+    tp: Count = 1
+    ep: Count = 1
+    dp: Count = 1
+    indexer: Indexer = Indexer()
+    kv_layout: Literal["v4", "v41", "bf16"] = "v4"
+    speculative: Literal["off", "eagle", "dspark"] = "off"
+    hicache: bool = False
+    flags: dict[str, str | int | bool] = {}
+    env: dict[str, str] = {}
+    trained: bool
+    verified: Verified | None = None
+    unverified: Unverified | None = None
+
+    @field_validator("flags")
+    @classmethod
+    def _known_flags(cls, flags: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+        for name in flags:
+            if name not in FREE_FLAGS:
+                raise ValueError(f"{name} cannot stand here; accepted are {', '.join(sorted(FREE_FLAGS))}")
+        return flags
+
+    @field_validator("env")
+    @classmethod
+    def _foreign_env(cls, env: dict[str, str]) -> dict[str, str]:
+        ours = sorted(name for name in env if name.startswith(PREFIX))
+        if ours:
+            raise ValueError(f"{', '.join(ours)}: toggles belong under flags, not env")
+        return env
+
+    @model_validator(mode="after")
+    def _verified_or_not(self) -> Profile:
+        if (self.verified is None) == (self.unverified is None):
+            raise ValueError("give exactly one of verified {date, image, score} and unverified {reason}")
+        return self
+
+    def toggles(self) -> dict[str, Value]:
+        """The toggles that this profile sets, by name, with typed values; what it leaves out is a default."""
+        named: dict[str, Value] = {}
+        if self.model.path is not None:
+            named["DSV4_MODEL"] = self.model.path
+        for field, toggle in OWN_FIELDS.items():
+            if field in self.model_fields_set:
+                named[toggle] = getattr(self, field)
+        for field, toggle in INDEXER_FIELDS.items():
+            if field in self.indexer.model_fields_set:
+                named[toggle] = getattr(self.indexer, field)
+        free = {name: BY_NAME[name].parse(_text(value), "profile") for name, value in self.flags.items()}
+        return named | free
+
+
+OWN_FIELDS = {
+    "tp": "DSV4_TP",
+    "ep": "DSV4_EP",
+    "dp": "DSV4_DP",
+    "kv_layout": "DSV4_KV_LAYOUT",
+    "speculative": "DSV4_SPECULATIVE",
+    "hicache": "DSV4_HICACHE",
+}
+INDEXER_FIELDS = {"dtype": "DSV4_INDEXER_DTYPE", "backend": "DSV4_BACKEND"}
+# The other toggles have a field of their own, or choose the profile itself.
+FREE_FLAGS = frozenset({"DSV4_ROWGROUP", "DSV4_PAGE8", "DSV4_SHADOW_RECALL", "DSV4_ALLOW_FALLBACK"})
+
+
+def _text(value: str | int | bool) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)

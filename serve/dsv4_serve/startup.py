@@ -1,0 +1,94 @@
+"""From a started process to a ready engine, and the watch that follows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from dsv4_serve.engines.base import EngineAdapter
+from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
+from dsv4_serve.errors import CommandError
+from dsv4_serve.lifecycle import Lifecycle
+from dsv4_serve.logs import log
+from dsv4_serve.metrics.registry import LauncherMetrics
+
+POLL_SECONDS = 0.1
+PROGRESS_SECONDS = 5.0
+WATCH_SECONDS = 2.0
+# An engine that says three times in a row that it is dead will not serve again.
+DEAD_AFTER = 3
+
+
+class EngineNotReadyError(CommandError):
+    """The engine did not become ready in time, or said that it is dead."""
+
+
+async def bring_up(adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle, limit: float) -> None:
+    """Wait for the engine's health, then its first generation; EngineNotReadyError after `limit` seconds."""
+    end = time.monotonic() + limit
+    lifecycle.begin("engine_boot", "the engine is starting")
+    await _until_healthy(adapter, client, lifecycle, end)
+    lifecycle.begin("first_generation", "the engine has not answered a generation yet")
+    last = await _until_generated(adapter, client, end)
+    if last is not None:
+        raise EngineNotReadyError(f"not ready after {limit:g} s: {last}")
+    await _read_phases(adapter, client, lifecycle)
+    lifecycle.set_ready()
+
+
+def record_phases(lifecycle: Lifecycle, metrics: LauncherMetrics) -> None:
+    for phase in lifecycle.phases():
+        metrics.startup_phase.labels(phase=phase.name).set(phase.seconds)
+
+
+async def watch(client: EngineClient, lifecycle: Lifecycle) -> str:
+    """Follow the engine's health for ever; returns the reason once the engine says that it is dead."""
+    failures = 0
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        try:
+            await client.get_text("/health")
+        except EngineUnreachableError as error:
+            failures = failures + 1 if error.status == 503 else 0
+            lifecycle.set_unhealthy(f"the engine's health check failed: {error}")
+            if failures >= DEAD_AFTER:
+                return str(error)
+        else:
+            failures = 0
+            lifecycle.set_healthy()
+
+
+async def _until_healthy(
+    adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle, end: float
+) -> None:
+    said = time.monotonic()
+    while True:
+        try:
+            await client.get_text("/health")
+            return
+        except EngineUnreachableError as error:
+            lifecycle.reason = f"the engine is starting: {error}"
+        if time.monotonic() > end:
+            raise EngineNotReadyError(f"the engine did not start in time: {lifecycle.reason}")
+        if time.monotonic() - said > PROGRESS_SECONDS:
+            said = time.monotonic()
+            log.info("the engine is starting (%.0f s)", lifecycle.seconds_in_phase)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _until_generated(adapter: EngineAdapter, client: EngineClient, end: float) -> str | None:
+    last = "no attempt was made"
+    while time.monotonic() < end:
+        try:
+            if await adapter.ready(client):
+                return None
+            last = "the engine says that it is not ready"
+        except EngineUnreachableError as error:
+            last = str(error)
+        await asyncio.sleep(POLL_SECONDS)
+    return last
+
+
+async def _read_phases(adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle) -> None:
+    phases = (await adapter.effective(client)).get("startup_phases", {})
+    lifecycle.engine_phases({str(name): float(seconds) for name, seconds in phases.items()})

@@ -1,0 +1,49 @@
+"""Refuses what no engine could serve, before the engine sees it."""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope
+
+from dsv4_serve.engines.embedded.api_schema import ChatRequest, CompletionRequest
+from dsv4_serve.engines.embedded.http_errors import parse
+from dsv4_serve.openai_errors import body_too_large, invalid, unknown_model
+
+Body = ChatRequest | CompletionRequest
+
+ROUTES: dict[str, type[ChatRequest] | type[CompletionRequest]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+}
+
+
+class ClientGoneError(Exception):
+    """The client left before its request was complete."""
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body; ApiError 413 above `limit` bytes, ClientGoneError when it never ends."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > limit:
+            raise body_too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise body_too_large(limit)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def check_body(path: str, body: bytes, served: str) -> Body:
+    """The parsed request; ApiError 400 for a malformed one, 404 for a model that is not served here."""
+    request = parse(ROUTES[path], body)
+    if request.model is None:
+        raise invalid("model", f"model is missing; {served!r} is served", "missing_required_parameter")
+    if request.model != served:
+        raise unknown_model(request.model, served)
+    return request

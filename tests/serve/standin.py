@@ -1,0 +1,260 @@
+"""An engine stand-in: speaks the engine's HTTP contract, emits tokens at a fixed rate, fails on demand.
+
+    python tests/serve/standin.py --port N [--rate 50] [--first-token 0.02] [--start-delay 0] [...]
+
+A prompt that begins with `standin:` selects a failure for that request: `standin:429`, `standin:503`,
+`standin:context`, `standin:cut` (the connection breaks after three tokens), `standin:die` (the process
+exits), `standin:hang` (no first token, ever).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+REFUSALS: dict[str, tuple[int, str, str | None, str]] = {
+    "429": (429, "rate_limit_error", "queue_full", "64 requests wait already"),
+    "503": (503, "service_unavailable", "engine_dead", "the engine loop ended"),
+    "context": (400, "invalid_request_error", "context_length_exceeded", "9000 tokens do not fit into 4096"),
+}
+
+METRICS = """\
+# HELP dsv4_kv_capacity_tokens Tokens that fit.
+# TYPE dsv4_kv_capacity_tokens gauge
+dsv4_kv_capacity_tokens{region="main",tier="gpu"} 65536.0
+dsv4_kv_capacity_tokens{region="index_payload",tier="gpu"} 65536.0
+# HELP dsv4_kv_capacity_bytes Bytes of the pool.
+# TYPE dsv4_kv_capacity_bytes gauge
+dsv4_kv_capacity_bytes{region="main",tier="gpu"} 3.8273024e+07
+dsv4_kv_capacity_bytes{region="index_payload",tier="gpu"} 1.048576e+06
+# HELP dsv4_kv_used_tokens Tokens in use.
+# TYPE dsv4_kv_used_tokens gauge
+dsv4_kv_used_tokens{region="main",tier="gpu"} 16384.0
+dsv4_kv_used_tokens{region="index_payload",tier="gpu"} 16384.0
+# HELP dsv4_kv_bytes_per_token Bytes a token costs.
+# TYPE dsv4_kv_bytes_per_token gauge
+dsv4_kv_bytes_per_token{region="main"} 584.0
+dsv4_kv_bytes_per_token{region="index_payload"} 16.0
+# HELP dsv4_prompt_tokens_total Prompt tokens.
+# TYPE dsv4_prompt_tokens_total counter
+dsv4_prompt_tokens_total 4000.0
+# HELP dsv4_cached_tokens_total Prompt tokens from a cache.
+# TYPE dsv4_cached_tokens_total counter
+dsv4_cached_tokens_total{tier="gpu"} 3000.0
+# HELP dsv4_generated_tokens_total Generated tokens.
+# TYPE dsv4_generated_tokens_total counter
+dsv4_generated_tokens_total %(generated)d
+# HELP dsv4_running_requests Requests in the batch.
+# TYPE dsv4_running_requests gauge
+dsv4_running_requests %(running)d
+# HELP dsv4_queued_requests Requests that wait.
+# TYPE dsv4_queued_requests gauge
+dsv4_queued_requests 0.0
+# HELP dsv4_time_to_first_token_seconds TTFT.
+# TYPE dsv4_time_to_first_token_seconds histogram
+dsv4_time_to_first_token_seconds_bucket{le="0.1"} 3.0
+dsv4_time_to_first_token_seconds_bucket{le="1.0"} 4.0
+dsv4_time_to_first_token_seconds_bucket{le="+Inf"} 4.0
+dsv4_time_to_first_token_seconds_count 4.0
+dsv4_time_to_first_token_seconds_sum 0.5
+# HELP dsv4_indexer_launches_total Indexer launches.
+# TYPE dsv4_indexer_launches_total counter
+dsv4_indexer_launches_total{op="paged_logits",phase="decode",backend="reference"} 120.0
+dsv4_indexer_launches_total{op="paged_logits",phase="prefill",backend="reference"} 7.0
+"""
+
+
+@dataclass
+class Standin:
+    """One stand-in process; `rate` is tokens per second and stream, `first_token` a delay in seconds."""
+
+    rate: float = 50.0
+    first_token: float = 0.02
+    never_ready: bool = False
+    extra_metrics: str = ""
+    model: str = "dsv4-tiny"
+    running: int = 0
+    aborted: int = 0
+    generated: int = 0
+    started: float = field(default_factory=time.monotonic)
+    last_headers: dict[str, str] = field(default_factory=dict)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        path = scope["path"]
+        if path == "/health":
+            await reply(send, 200, {"status": "ok"})
+        elif path == "/server_info":
+            await reply(send, 200, self.server_info())
+        elif path == "/metrics":
+            text = METRICS % {"generated": self.generated, "running": self.running} + self.extra_metrics
+            await reply_text(send, text)
+        elif path == "/v1/models":
+            await reply(send, 200, {"object": "list", "data": [{"id": self.model, "object": "model"}]})
+        else:
+            await self.generate(scope, receive, send)
+
+    def server_info(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "indexer_dtype": "fp4",
+            "kv_dtype": "v4",
+            "context_length": 4096,
+            "running_requests": self.running,
+            "queued_requests": 0,
+            "aborted_requests": self.aborted,
+            "last_headers": self.last_headers,
+            "startup_phases": {"weights": 0.25, "pools": 0.125},
+        }
+
+    async def generate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.last_headers = {k.decode(): v.decode() for k, v in scope["headers"]}
+        body = json.loads(await read_body(receive))
+        chat = scope["path"].endswith("chat/completions")
+        prompt = body["messages"][-1]["content"] if chat else body["prompt"]
+        failure = prompt.removeprefix("standin:") if prompt.startswith("standin:") else ""
+        if self.never_ready or failure in REFUSALS:
+            status, kind, code, message = REFUSALS[failure or "503"]
+            error = {"message": message, "type": kind, "param": None, "code": code}
+            retry = [(b"retry-after", b"7")] if status in (429, 503) else []
+            await reply(send, status, {"error": error}, retry)
+            return
+        if failure == "die":
+            os._exit(13)
+        self.running += 1
+        gone = asyncio.create_task(disconnected(receive))
+        work = asyncio.create_task(self.emit(send, body, chat, failure))
+        try:
+            await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self.aborted += 1
+                work.cancel()
+            else:
+                work.result()
+        finally:
+            self.running -= 1
+            gone.cancel()
+
+    async def emit(self, send: Send, body: dict[str, Any], chat: bool, failure: str) -> None:
+        count = body.get("max_tokens") or body.get("max_completion_tokens") or 16
+        if failure == "hang":
+            await asyncio.sleep(3600)
+        if not body.get("stream"):
+            await asyncio.sleep(self.first_token + count / self.rate)
+            self.generated += count
+            await reply(send, 200, completion(chat, self.model, "word " * count, count))
+            return
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"text/event-stream")],
+            }
+        )
+        chunk = sse(delta(chat, self.model, "word "))
+        due = time.monotonic() + self.first_token
+        for i in range(count):
+            if failure == "cut" and i == 3:
+                raise ConnectionResetError("the stand-in breaks off, as asked")
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            due += 1 / self.rate
+            self.generated += 1
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+
+def delta(chat: bool, model: str, text: str) -> dict[str, Any]:
+    choice = {"index": 0, "finish_reason": None} | ({"delta": {"content": text}} if chat else {"text": text})
+    kind = "chat.completion.chunk" if chat else "text_completion"
+    return {"id": "standin-1", "object": kind, "created": 1, "model": model, "choices": [choice]}
+
+
+def completion(chat: bool, model: str, text: str, count: int) -> dict[str, Any]:
+    choice = {"index": 0, "finish_reason": "length"}
+    choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    usage = {"prompt_tokens": 5, "completion_tokens": count, "total_tokens": 5 + count}
+    kind = "chat.completion" if chat else "text_completion"
+    return {
+        "id": "standin-1",
+        "object": kind,
+        "created": 1,
+        "model": model,
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+def sse(event: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def reply(
+    send: Send, status: int, body: dict[str, Any], headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    payload = json.dumps(body).encode()
+    length = (b"content-length", str(len(payload)).encode())
+    all_headers = [(b"content-type", b"application/json"), length, *(headers or [])]
+    await send({"type": "http.response.start", "status": status, "headers": all_headers})
+    await send({"type": "http.response.body", "body": payload})
+
+
+async def reply_text(send: Send, text: str) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": text.encode()})
+
+
+async def read_body(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+async def disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--rate", type=float, default=50.0)
+    parser.add_argument("--first-token", type=float, default=0.02)
+    parser.add_argument("--start-delay", type=float, default=0.0)
+    parser.add_argument("--never-ready", action="store_true")
+    parser.add_argument("--crash-at-start", action="store_true")
+    parser.add_argument("--ignore-sigterm", action="store_true")
+    parser.add_argument("--extra-metrics", default="")
+    args = parser.parse_args()
+    print("standin: starting", flush=True)
+    time.sleep(args.start_delay)
+    if args.crash_at_start:
+        print("standin: out of memory: 3 bytes short", file=sys.stderr, flush=True)
+        sys.exit(9)
+    standin = Standin(args.rate, args.first_token, args.never_ready, args.extra_metrics)
+    config = uvicorn.Config(
+        standin, host="127.0.0.1", port=args.port, log_level="error", lifespan="off", access_log=False
+    )
+    server = uvicorn.Server(config)
+    if args.ignore_sigterm:
+        server.handle_exit = lambda sig, frame: None  # type: ignore[method-assign]
+    server.run()
+
+
+if __name__ == "__main__":
+    main()
