@@ -1,0 +1,122 @@
+"""Main KV pages: one row of 512 values a (compressed) token, in the V4 row or in plain floats.
+
+The V4 row is 584 bytes: 448 values without RoPE as e4m3 with one e8m0 scale for each 64, then 64 RoPE values in
+bf16. A page keeps the data of its rows together and the scales behind them (block-split), padded to a multiple of
+576 bytes:
+
+    | row 0: 448 e4m3, 64 bf16 (576 B) | row 1 | ... | row n-1 | row 0: 7 e8m0, 1 pad (8 B) | ... | row n-1 | padding |
+
+With 64 rows (a C4 page of 256 tokens) that is 37,440 B, 585 B a row; with 2 rows (C128) 1,728 B, 864 B a row.
+Source: SGLang 0.5.23's published layout of the V4 pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+KVFormat = Literal["v4", "bf16", "float32"]
+
+WIDTH = 512
+NOPE = 448
+GROUP = 64
+GROUPS = NOPE // GROUP
+DATA_BYTES = NOPE + 2 * (WIDTH - NOPE)
+SCALE_BYTES = 8
+PAGE_ALIGN = 576
+_MIN_SCALE_BYTE = 114  # 2^-13, the power of two above 1e-4
+_PLAIN_DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
+
+
+def encode_v4(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise float32 rows [n, 512] to data uint8 [n, 576] and scales uint8 [n, 8].
+
+    The scale is the smallest power of two s >= 2^-13 with amax / s <= 448, so codes never saturate; the e4m3
+    rounding is to nearest even. A group with a NaN or an infinity has scale byte 255 and decodes to NaN.
+    """
+    groups = rows[:, :NOPE].reshape(-1, GROUPS, GROUP)
+    amax_bits = groups.abs().amax(-1).view(torch.int32)
+    # 448 = 1.75 * 2^8: the exponent of the ceiling moves up when the mantissa exceeds .75.
+    byte = (amax_bits >> 23) - 8 + ((amax_bits & 0x7FFFFF) > 0x600000)
+    byte = byte.clamp_(min=_MIN_SCALE_BYTE).masked_fill_(amax_bits >= 0x7F800000, 255)
+    inverse = ((254 - byte).clamp_(min=0) << 23).view(torch.float32)
+    codes = (groups * inverse.unsqueeze(-1)).to(torch.float8_e4m3fn).view(torch.uint8).view(-1, NOPE)
+    tail = rows[:, NOPE:].to(torch.bfloat16).view(torch.uint8).view(-1, DATA_BYTES - NOPE)
+    scales = torch.zeros(rows.shape[0], SCALE_BYTES, dtype=torch.uint8, device=rows.device)
+    scales[:, :GROUPS] = byte.to(torch.uint8)
+    return torch.cat([codes, tail], 1), scales
+
+
+def decode_v4(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The float32 values [n, 512] of data uint8 [n, 576] and scales uint8 [n, 8]; exact."""
+    codes = data[:, :NOPE].to(torch.int32)
+    # An e4m3 byte moved under float32's exponent is its value times 2^-120, denormals included.
+    values = ((codes & 0x7F) << 20 | (codes & 0x80) << 24).view(torch.float32).mul_(2.0**120)
+    values = values.masked_fill_((codes & 0x7F) == 0x7F, torch.nan).view(-1, GROUPS, GROUP)
+    byte = scales[:, :GROUPS].to(torch.int32)
+    # Byte 255 is the NaN of e8m0 (a group that held NaN or infinity): shift 255 alone would give infinity.
+    scale = (byte << 23).view(torch.float32).masked_fill_(byte == 255, torch.nan)
+    nope = values.mul_(scale.unsqueeze(-1)).view(-1, NOPE)
+    tail = data[:, NOPE:].contiguous().view(torch.bfloat16).float()
+    return torch.cat([nope, tail], 1)
+
+
+def page_bytes(kv_format: KVFormat, rows_per_page: int) -> int:
+    """Bytes of one page of one layer."""
+    if kv_format == "v4":
+        raw = rows_per_page * (DATA_BYTES + SCALE_BYTES)
+        return -(-raw // PAGE_ALIGN) * PAGE_ALIGN
+    return rows_per_page * WIDTH * _PLAIN_DTYPES[kv_format].itemsize
+
+
+@dataclass(frozen=True)
+class KVPages:
+    """The paged rows of one layer: `buffer` uint8 [pages, page_bytes]; slot = page * rows_per_page + row."""
+
+    kv_format: KVFormat
+    rows_per_page: int
+    buffer: torch.Tensor
+
+    @classmethod
+    def allocate(
+        cls, kv_format: KVFormat, rows_per_page: int, pages: int, device: torch.device | str = "cpu"
+    ) -> KVPages:
+        """Zeroed pages."""
+        size = page_bytes(kv_format, rows_per_page)
+        return cls(kv_format, rows_per_page, torch.zeros(pages, size, dtype=torch.uint8, device=device))
+
+    def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        """Store float32 rows [n, 512] at int64 slots [n]."""
+        page, row = slots // self.rows_per_page, slots % self.rows_per_page
+        if self.kv_format == "v4":
+            data, scales = self._split()
+            data[page, row], scales[page, row] = encode_v4(rows)
+        else:
+            self._plain()[page, row] = rows.to(_PLAIN_DTYPES[self.kv_format])
+
+    def read(self, slots: torch.Tensor) -> torch.Tensor:
+        """The float32 rows [n, 512] at int64 slots [n]."""
+        page, row = slots // self.rows_per_page, slots % self.rows_per_page
+        if self.kv_format == "v4":
+            data, scales = self._split()
+            return decode_v4(data[page, row], scales[page, row])
+        return self._plain()[page, row].float()
+
+    def _split(self) -> tuple[torch.Tensor, torch.Tensor]:
+        pages, end = self.buffer.shape[0], self.rows_per_page * DATA_BYTES
+        data = self.buffer[:, :end].view(pages, self.rows_per_page, DATA_BYTES)
+        scales = self.buffer[:, end : end + self.rows_per_page * SCALE_BYTES]
+        return data, scales.view(pages, self.rows_per_page, SCALE_BYTES)
+
+    def _plain(self) -> torch.Tensor:
+        dtype = _PLAIN_DTYPES[self.kv_format]
+        return self.buffer.view(dtype).view(self.buffer.shape[0], self.rows_per_page, WIDTH)
+
+
+def round_trip(kv_format: KVFormat, rows: torch.Tensor) -> torch.Tensor:
+    """What `write` then `read` makes of float32 rows [n, 512]."""
+    if kv_format == "v4":
+        return decode_v4(*encode_v4(rows))
+    return rows.to(_PLAIN_DTYPES[kv_format]).float()

@@ -1,0 +1,140 @@
+"""The indexer of a ratio-4 layer: it scores every compressed entry with 64 small heads and picks the top ones.
+
+Index keys live in the product's paged pool and pass through the product's operations (`dsv4_kernels.ops`), so what
+this engine shows of layouts, sizes and selection is true of the product.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import linear
+
+from dsv4_kernels import ops
+from dsv4_kernels.counters import Phase
+from dsv4_kernels.pool import IndexPool
+
+from .batch import ForwardBatch, Segment
+from .compressor import Closed, Compressor
+from .config import PAGE_TOKENS, ModelConfig
+from .rope import RopeTable
+from .window import decode_positions
+
+RATIO = 4
+ENTRIES_PER_PAGE = PAGE_TOKENS // RATIO
+
+
+class Indexer:
+    """Weights, compressor state and key pool of one layer's indexer."""
+
+    def __init__(
+        self,
+        weights: dict[str, torch.Tensor],
+        prefix: str,
+        config: ModelConfig,
+        rope: RopeTable,
+        pool: IndexPool,
+        slots: int,
+        ablated: bool = False,
+    ) -> None:
+        self._heads, self._dim, self._top_k = config.index_n_heads, config.index_head_dim, config.index_topk
+        self._rms, self._rope, self.pool = config.rms_norm_eps, rope, pool
+        self._wq_b = weights[prefix + "wq_b.weight"]
+        self._key_norm = weights[prefix + "compressor.norm.weight"]
+        self._weight_scale = self._dim**-0.5 * self._heads**-0.5
+        self._ablated = ablated
+        self.compressor = Compressor(RATIO, self._dim, weights[prefix + "compressor.ape"], slots)
+        self.input_projections = [
+            weights[prefix + "compressor.wkv.weight"],
+            weights[prefix + "compressor.wgate.weight"],
+            weights[prefix + "weights_proj.weight"],
+        ]
+
+    @property
+    def input_width(self) -> int:
+        """Columns of the layer's input projection that `select` reads: compressor, then head weights."""
+        return self.compressor.width + self._heads
+
+    def select(self, projected: torch.Tensor, latent: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """Store the keys that the batch completed, then pick each row's entries: int64 [T, index_topk], -1 padded.
+
+        projected [T, input_width], latent [T, q_lora_rank]. Rows that see at most index_topk entries take them all,
+        in order, unscored; the others hold the chosen entries by falling score.
+        """
+        keys, head_weights = projected[:, : self.compressor.width], projected[:, self.compressor.width :]
+        self._write_keys(keys, batch)
+        lengths = (batch.positions + 1) // RATIO
+        every = torch.arange(self._top_k)
+        chosen = every.masked_fill(every >= lengths[:, None], -1)
+        scored = lengths > self._top_k
+        if bool(scored.any()) and not self._ablated:
+            self._score(chosen, scored, lengths, latent, head_weights, batch)
+        return chosen
+
+    def _write_keys(self, keys: torch.Tensor, batch: ForwardBatch) -> None:
+        if batch.decode_rows:
+            rows, closed = self.compressor.decode(keys[: batch.decode_rows], decode_positions(batch), batch.slots)
+            if rows.numel():
+                self._store(closed, batch.page_table[rows, closed.entries // ENTRIES_PER_PAGE])
+        for segment in batch.segments:
+            closed = self.compressor.prefill(keys[segment.rows], segment)
+            if closed.entries.numel():
+                self._store(closed, segment.pages[closed.entries // ENTRIES_PER_PAGE])
+
+    def _store(self, closed: Closed, pages: torch.Tensor) -> None:
+        ops.write_index_keys(
+            self.pool,
+            closed.pooled,
+            self._key_norm,
+            self._rms,
+            self._rope.cos,
+            self._rope.sin,
+            closed.entries * RATIO,
+            pages * ENTRIES_PER_PAGE + closed.entries % ENTRIES_PER_PAGE,
+        )
+
+    def _score(
+        self,
+        chosen: torch.Tensor,
+        scored: torch.Tensor,
+        lengths: torch.Tensor,
+        latent: torch.Tensor,
+        head_weights: torch.Tensor,
+        batch: ForwardBatch,
+    ) -> None:
+        """Replace the rows of `chosen` where `scored` holds by the top entries."""
+        q = linear(latent, self._wq_b).view(-1, self._heads, self._dim)
+        if batch.decode_rows and bool(scored[: batch.decode_rows].any()):
+            rows = scored[: batch.decode_rows].nonzero().view(-1)
+            self._top(chosen, rows, q, head_weights, lengths, batch, batch.page_table[rows], None)
+        for segment in batch.segments:
+            rows = scored[segment.rows].nonzero().view(-1) + segment.row
+            if rows.numel():
+                self._top(chosen, rows, q, head_weights, lengths, batch, segment.pages.unsqueeze(0), segment)
+
+    def _top(
+        self,
+        chosen: torch.Tensor,
+        rows: torch.Tensor,
+        q: torch.Tensor,
+        head_weights: torch.Tensor,
+        lengths: torch.Tensor,
+        batch: ForwardBatch,
+        page_table: torch.Tensor,
+        segment: Segment | None,
+    ) -> None:
+        phase: Phase = "decode" if segment is None else "prefill"
+        positions = batch.positions[rows]
+        query = ops.quantize_query(q[rows], self._rope.cos, self._rope.sin, positions, spec=self.pool.spec, phase=phase)
+        seen = lengths[rows].to(torch.int32)
+        logits = ops.paged_logits(
+            query,
+            self.pool,
+            head_weights[rows],
+            page_table.to(torch.int32),
+            seen,
+            weight_scale=self._weight_scale,
+            max_seq_len=int(seen.max()),
+            row_to_seq=None if segment is None else torch.zeros_like(seen),
+            phase=phase,
+        )
+        chosen[rows] = ops.topk(logits, seen, self._top_k, phase=phase).long()

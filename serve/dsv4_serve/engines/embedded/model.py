@@ -1,0 +1,136 @@
+"""The DeepSeek-V4 forward pass over paged caches."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import linear, rms_norm
+
+from .attention import Attention
+from .batch import ForwardBatch
+from .config import ModelConfig
+from .hyper import STREAMS, HyperConnection, HyperHead
+from .indexer import Indexer
+from .linear import pad_rows
+from .moe import MoE
+from .options import EngineOptions
+from .pools import CachePools
+from .rope import rope_tables
+
+
+class Layer:
+    """Attention and experts, each inside a hyper-connection."""
+
+    def __init__(
+        self,
+        weights: dict[str, torch.Tensor],
+        number: int,
+        config: ModelConfig,
+        attention: Attention,
+    ) -> None:
+        prefix = f"layers.{number}."
+        self.attention = attention
+        self._moe = MoE(weights, prefix + "ffn.", config)
+        self._rms = config.rms_norm_eps
+        self._norms = [weights[f"{prefix}{part}_norm.weight"] for part in ("attn", "ffn")]
+        self._attn_hc, self._ffn_hc = (
+            HyperConnection(
+                weights[f"{prefix}hc_{part}_fn"],
+                weights[f"{prefix}hc_{part}_base"],
+                weights[f"{prefix}hc_{part}_scale"],
+                config.hc_sinkhorn_iters,
+                config.hc_eps,
+                config.rms_norm_eps,
+            )
+            for part in ("attn", "ffn")
+        )
+
+    def forward(self, streams: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """Residual streams [T, 4, hidden] in and out."""
+        x, mixed, post = self._attn_hc.split(streams)
+        x = rms_norm(x, x.shape[-1:], self._norms[0], self._rms)
+        streams = HyperConnection.join(mixed, post, self.attention.forward(x, batch))
+        x, mixed, post = self._ffn_hc.split(streams)
+        x = rms_norm(x, x.shape[-1:], self._norms[1], self._rms)
+        return HyperConnection.join(mixed, post, self._moe.forward(x, batch.token_ids))
+
+
+class Model:
+    """DeepSeek-V4 with its working state; the caches are `pools`."""
+
+    def __init__(
+        self,
+        weights: dict[str, torch.Tensor],
+        config: ModelConfig,
+        options: EngineOptions,
+        pools: CachePools,
+        context_length: int,
+        ablate_index: bool = False,
+    ) -> None:
+        self.config, self.pools = config, pools
+        plain, yarn = rope_tables(config, context_length)
+        slots = pools.working_slots
+        self.layers: list[Layer] = []
+        for number, ratio in enumerate(config.compress_ratios):
+            prefix = f"layers.{number}.attn."
+            rope = yarn if ratio else plain
+            indexer = None
+            if ratio == 4:
+                pool = pools.index[number]
+                indexer = Indexer(weights, prefix + "indexer.", config, rope, pool, slots, ablate_index)
+            attention = Attention(
+                weights,
+                prefix,
+                config,
+                ratio,
+                rope,
+                pools.entries.get(number),
+                indexer,
+                slots,
+                options.kv_dtype,
+                context_length,
+            )
+            self.layers.append(Layer(weights, number, config, attention))
+        self._embed, self._head = weights["embed.weight"], weights["head.weight"]
+        self._norm = weights["norm.weight"]
+        self._hc_head = HyperHead(
+            weights["hc_head_fn"],
+            weights["hc_head_base"],
+            weights["hc_head_scale"],
+            config.hc_eps,
+            config.rms_norm_eps,
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, every_row: bool = False) -> torch.Tensor:
+        """Logits float32 [len(batch.last_rows), vocab], or of every row with `every_row`.
+
+        Writes the caches of the batch's pages and the working state of its slots.
+        """
+        streams = self._embed[batch.token_ids].unsqueeze(1).repeat(1, STREAMS, 1)
+        for layer in self.layers:
+            streams = layer.forward(streams, batch)
+        wanted = streams[: batch.rows] if every_row else streams[batch.last_rows]
+        x = self._hc_head.collapse(pad_rows(wanted))
+        x = rms_norm(x, x.shape[-1:], self._norm, self.config.rms_norm_eps)
+        return linear(x, self._head)[: wanted.shape[0]]
+
+    def save_tail(self, slot: int, boundary: int, tail: int) -> None:
+        """Keep what a later request needs to continue after `boundary` tokens: window rows and overlap state."""
+        for number, layer in enumerate(self.layers):
+            attention = layer.attention
+            self.pools.write_window(number, tail, attention.ring.last(slot, boundary))
+            if attention.compressor is not None and attention.compressor.overlap:
+                self.pools.overlap[number][tail] = attention.compressor.save_overlap(slot, boundary)
+            if attention.indexer is not None:
+                self.pools.index_overlap[number][tail] = attention.indexer.compressor.save_overlap(slot, boundary)
+
+    def restore_tail(self, slot: int, boundary: int, tail: int) -> None:
+        """Put a kept tail into a working slot."""
+        for number, layer in enumerate(self.layers):
+            attention = layer.attention
+            attention.ring.restore(slot, boundary, self.pools.read_window(number, tail))
+            if attention.compressor is not None and attention.compressor.overlap:
+                attention.compressor.restore_overlap(slot, boundary, self.pools.overlap[number][tail])
+            if attention.indexer is not None:
+                state = self.pools.index_overlap[number][tail]
+                attention.indexer.compressor.restore_overlap(slot, boundary, state)

@@ -1,0 +1,74 @@
+"""Mixture of experts: sqrt-softplus or hash routing, clamped SwiGLU, one shared expert."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import linear, silu, softplus
+
+from .config import ModelConfig
+from .linear import pad_rows
+
+DENSE_EXPERTS = 8
+"""Up to this many experts, all of them computed in two products beat a loop over the chosen ones on a CPU."""
+
+
+class MoE:
+    """One layer's router and experts. Reads float32 [T, hidden], T a multiple of 8."""
+
+    def __init__(self, weights: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -> None:
+        self._top_k, self._experts = config.num_experts_per_tok, config.n_routed_experts
+        self._scaling, self._limit = config.routed_scaling_factor, config.swiglu_limit
+        self._gate = weights[prefix + "gate.weight"]
+        self._table = weights.get(prefix + "gate.tid2eid")
+        self._bias = weights.get(prefix + "gate.bias")
+        names = [f"experts.{e}" for e in range(self._experts)] + ["shared_experts"]
+        self._dense = self._experts <= DENSE_EXPERTS
+        part = {w: [weights[f"{prefix}{name}.{w}.weight"] for name in names] for w in ("w1", "w2", "w3")}
+        if self._dense:
+            # The shared expert is one more expert whose weight is always 1.
+            self._up = torch.cat(part["w1"] + part["w3"]).contiguous()
+            self._down = torch.cat(part["w2"], 1).contiguous()
+        else:
+            self._ups = [torch.cat([gate, up]) for gate, up in zip(part["w1"], part["w3"], strict=True)]
+            self._downs = part["w2"]
+
+    def forward(self, x: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+        """Routed and shared output [T, hidden]; `token_ids` int64 [T] feed hash routing."""
+        chosen, weights = self._route(x, token_ids)
+        return self._forward_dense(x, chosen, weights) if self._dense else self._forward_each(x, chosen, weights)
+
+    def _route(self, x: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Expert ids [T, k] and their weights [T, k]; the lowest expert wins a tie."""
+        scores = softplus(linear(x, self._gate)).sqrt()
+        if self._table is not None:
+            chosen = self._table[token_ids]
+        else:
+            biased = scores if self._bias is None else scores + self._bias
+            chosen = torch.sort(biased, stable=True, dim=-1, descending=True).indices[:, : self._top_k]
+        weights = scores.gather(1, chosen)
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return chosen, weights.mul_(self._scaling)
+
+    def _activate(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return silu(gate.clamp(max=self._limit)) * up.clamp(-self._limit, self._limit)
+
+    def _forward_dense(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        rows = x.shape[0]
+        share = torch.zeros(rows, self._experts + 1)
+        share.scatter_(1, chosen, weights)
+        share[:, -1] = 1
+        gate, up = linear(x, self._up).chunk(2, 1)
+        inner = self._activate(gate, up).view(rows, self._experts + 1, -1)
+        return linear(inner.mul_(share.unsqueeze(-1)).view(rows, -1), self._down)
+
+    def _forward_each(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        out = self._expert(self._experts, x)
+        for expert in sorted(set(chosen.flatten().tolist())):
+            row, place = (chosen == expert).nonzero(as_tuple=True)
+            part = self._expert(expert, pad_rows(x[row]))[: row.numel()]
+            out.index_add_(0, row, part * weights[row, place, None])
+        return out
+
+    def _expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
+        gate, up = linear(x, self._ups[expert]).chunk(2, 1)
+        return linear(self._activate(gate, up), self._downs[expert])

@@ -1,0 +1,72 @@
+"""The embedded engine's options, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from .config import PAGE_TOKENS, IndexerDtype, KVDtype
+
+TILE_TOKENS = 8
+"""Query tokens that share a window tile; every chunk of a prompt starts at a multiple of it."""
+
+
+class OptionError(ValueError):
+    """A wrong engine option; the message names it, its value and what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to serve a model directory.
+
+    `max_total_tokens` or `kv_bytes` sizes the paged pools (one of them; the default is 16 times the context).
+    `cached_tails` is the number of page boundaries whose window and compressor state are kept for prefix hits
+    (default: one for each page). `context_length` None takes the model's own.
+    """
+
+    model_path: Path
+    served_model_name: str
+    indexer_dtype: IndexerDtype = "fp4"
+    kv_dtype: KVDtype = "v4"
+    hadamard: bool = True
+    max_total_tokens: int | None = None
+    kv_bytes: int | None = None
+    cached_tails: int | None = None
+    max_running_requests: int = 32
+    max_queued_requests: int = 256
+    context_length: int | None = None
+    chunk_tokens: int = 512
+    threads: int = 0
+    prefix_cache: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        def require(ok: bool, name: str, accepted: str) -> None:
+            if not ok:
+                raise OptionError(f"{name}={getattr(self, name)!r}: accepted is {accepted}")
+
+        def positive(name: str) -> None:
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, "a positive integer")
+
+        require(self.indexer_dtype in get_args(IndexerDtype), "indexer_dtype", "fp4, fp8, bf16 or float32")
+        require(self.kv_dtype in get_args(KVDtype), "kv_dtype", "v4, bf16 or float32")
+        require(
+            self.max_total_tokens is None or self.kv_bytes is None, "kv_bytes", "unset when max_total_tokens is set"
+        )
+        require(
+            self.max_total_tokens is None or self.max_total_tokens >= PAGE_TOKENS,
+            "max_total_tokens",
+            f"{PAGE_TOKENS} (one page) or more",
+        )
+        require(
+            self.chunk_tokens >= TILE_TOKENS and self.chunk_tokens % TILE_TOKENS == 0,
+            "chunk_tokens",
+            f"a positive multiple of {TILE_TOKENS}",
+        )
+        for name in ("kv_bytes", "max_running_requests", "context_length"):
+            positive(name)
+        require(self.max_queued_requests >= 0, "max_queued_requests", "0 or a positive integer")
+        require(self.cached_tails is None or self.cached_tails >= 0, "cached_tails", "0 or a positive integer")
+        require(self.threads >= 0, "threads", "0 (automatic) or a positive integer")

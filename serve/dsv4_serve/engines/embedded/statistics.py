@@ -1,0 +1,59 @@
+"""What the engine counts while it runs, as Prometheus families (names: `dsv4_serve.metrics.names`)."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from .running import Request
+
+_TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class EngineStatistics:
+    """Counters and histograms of one engine, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(name, text, labels, registry=self.registry)
+
+        self._prompt = counter("dsv4_prompt_tokens", "prompt tokens of admitted requests")
+        self._cached = counter("dsv4_cached_tokens", "prompt tokens that came from a prefix cache", ("tier",))
+        self._cached.labels("gpu")
+        self._generated = counter("dsv4_generated_tokens", "generated tokens")
+        self._retracted = counter("dsv4_retracted_requests", "running requests that gave their pages back and waited")
+        self._first = Histogram(
+            "dsv4_time_to_first_token_seconds",
+            "from arrival in the engine to first token",
+            buckets=_TTFT_BUCKETS,
+            registry=self.registry,
+        )
+        self._next = Histogram(
+            "dsv4_inter_token_latency_seconds",
+            "between two tokens of one request",
+            buckets=_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+
+    def admitted(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """A request started for the first time."""
+        self._prompt.inc(prompt_tokens)
+        self._cached.labels("gpu").inc(cached_tokens)
+
+    def generated(self, request: Request) -> None:
+        """A request got a token."""
+        now = time.monotonic()
+        self._generated.inc()
+        if request.last_token_at is None:
+            self._first.observe(now - request.submitted_at)
+        else:
+            self._next.observe(now - request.last_token_at)
+        request.last_token_at = now
+
+    def retracted(self) -> None:
+        """A running request was sent back to the queue."""
+        self._retracted.inc()
