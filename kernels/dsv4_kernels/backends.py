@@ -24,9 +24,7 @@ log = logging.getLogger(__name__)
 class Implementation(Protocol):
     """The operations as a backend offers them; arguments are already checked. `ops` documents each."""
 
-    def quantize_query(
-        self, q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec: IndexSpec
-    ) -> Query: ...
+    def quantize_query(self, q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec: IndexSpec) -> Query: ...
 
     def write_index_keys(
         self,

@@ -26,9 +26,7 @@ def tensor(
         raise ArgumentError(name, type(value).__name__, "a torch.Tensor")
     if value.dtype not in dtypes:
         raise ArgumentError(f"{name}.dtype", value.dtype, " or ".join(str(d) for d in dtypes))
-    fits = value.ndim == len(shape) and all(
-        w is None or w == g for w, g in zip(shape, value.shape, strict=True)
-    )
+    fits = value.ndim == len(shape) and all(w is None or w == g for w, g in zip(shape, value.shape, strict=True))
     if not fits:
         wanted = ", ".join("any" if w is None else str(w) for w in shape)
         raise ArgumentError(f"{name}.shape", list(value.shape), f"[{wanted}]")
@@ -52,15 +50,8 @@ def within(name: str, value: Tensor, low: int, high: int) -> None:
 
 def integer(name: str, value: int, low: int, high: int | None = None) -> None:
     """`value` is an int of at least `low`, at most `high`."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < low
-        or (high is not None and value > high)
-    ):
-        raise ArgumentError(
-            name, repr(value), f"an integer >= {low}" if high is None else f"an integer {low}..{high}"
-        )
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        raise ArgumentError(name, repr(value), f"an integer >= {low}" if high is None else f"an integer {low}..{high}")
 
 
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:

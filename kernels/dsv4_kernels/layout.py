@@ -119,12 +119,8 @@ SPLIT64 = Layout(
     lambda o, j: j // 16 * 1024 + o * 16 + j % 16,
     lambda o, c: c * 64 + o % 16 * 4 + o // 16,
 )
-FP8 = Layout(
-    "fp8", "fp8", 64, 128, 4, (TensorSpec("pages", (64 * 132,), torch.uint8),), _rows(128), _rows(4, 64 * 128)
-)
-BF16 = Layout(
-    "bf16", "bf16", 64, 256, 0, (TensorSpec("payload", (64, 128), torch.bfloat16),), _rows(256), _rows(0)
-)
+FP8 = Layout("fp8", "fp8", 64, 128, 4, (TensorSpec("pages", (64 * 132,), torch.uint8),), _rows(128), _rows(4, 64 * 128))
+BF16 = Layout("bf16", "bf16", 64, 256, 0, (TensorSpec("payload", (64, 128), torch.bfloat16),), _rows(256), _rows(0))
 FLOAT32 = Layout(
     "float32", "float32", 64, 512, 0, (TensorSpec("payload", (64, 128), torch.float32),), _rows(512), _rows(0)
 )

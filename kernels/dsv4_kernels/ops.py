@@ -95,9 +95,7 @@ def paged_logits(
     device, rows = pool.device, query.rows
     pool.spec.require_query(query.spec)
     check.tensor("weights", weights, (*check.FLOATS, torch.float64), (rows, query.heads), device)
-    check.tensor(
-        "page_table", page_table, (torch.int32,), (rows if row_to_seq is None else None, None), device
-    )
+    check.tensor("page_table", page_table, (torch.int32,), (rows if row_to_seq is None else None, None), device)
     check.tensor("lengths", lengths, (torch.int32,), (rows,), device)
     check.integer("max_seq_len", max_seq_len, 1)
     check.within("lengths", lengths, 0, min(max_seq_len, page_table.shape[1] * pool.spec.layout.page_slots))

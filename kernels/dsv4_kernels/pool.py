@@ -38,9 +38,7 @@ class IndexSpec:
         theirs = (other.layout.format, other.convention.name, other.hadamard)
         if mine != theirs:
             names = ("format", "convention", "hadamard")
-            told = ", ".join(
-                f"{n} {a!r} against {b!r}" for n, a, b in zip(names, theirs, mine, strict=True) if a != b
-            )
+            told = ", ".join(f"{n} {a!r} against {b!r}" for n, a, b in zip(names, theirs, mine, strict=True) if a != b)
             raise LayoutMismatchError(f"query and pool differ in {told}")
 
 
@@ -62,18 +60,14 @@ class IndexPool:
             t = self.tensors[s.name]
             if t.dtype != s.dtype or tuple(t.shape) != (pages, *s.shape) or not t.is_contiguous():
                 found = f"{t.dtype} {list(t.shape)} strides {list(t.stride())}"
-                raise ArgumentError(
-                    f"tensors[{s.name!r}]", found, f"contiguous {s.dtype} {[pages, *s.shape]}"
-                )
+                raise ArgumentError(f"tensors[{s.name!r}]", found, f"contiguous {s.dtype} {[pages, *s.shape]}")
 
     @classmethod
     def allocate(cls, spec: IndexSpec, pages: int, device: torch.device | str = "cpu") -> IndexPool:
         """A pool of `pages` pages, zeroed."""
         if pages < 1:
             raise ArgumentError("pages", pages, "an integer >= 1")
-        tensors = {
-            s.name: torch.zeros(pages, *s.shape, dtype=s.dtype, device=device) for s in spec.layout.tensors
-        }
+        tensors = {s.name: torch.zeros(pages, *s.shape, dtype=s.dtype, device=device) for s in spec.layout.tensors}
         return cls(spec, tensors)
 
     @property

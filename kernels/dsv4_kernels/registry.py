@@ -35,9 +35,7 @@ class KernelVariant:
 
 OPS: tuple[str, ...] = ("quantize_query", "write_index_keys", "paged_logits", "topk", "readback")
 
-BACKENDS: dict[str, Backend] = {
-    b.name: b for b in (Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),)
-}
+BACKENDS: dict[str, Backend] = {b.name: b for b in (Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),)}
 
 VARIANTS: tuple[KernelVariant, ...] = ()
 """The reference backend compiles nothing."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.pool import IndexPool, Query
 from dsv4_kernels.reference.quantize import page_keys, query_values
 from dsv4_kernels.reference.transform import tree_sum
@@ -45,9 +46,7 @@ def paged_logits(
     q = query_values(query).to(accumulate)
     w = weights.to(accumulate)
     out = torch.empty(query.rows, max_seq_len, dtype=torch.float32, device=q.device)
-    groups = _group(
-        lengths.tolist(), None if row_to_seq is None else row_to_seq.tolist(), pool.spec.layout.page_slots
-    )
+    groups = _group(lengths.tolist(), None if row_to_seq is None else row_to_seq.tolist(), pool.spec.layout.page_slots)
     alone = [g for g in groups if g.stop - g.start == 1]
     if alone:
         _score_alone(alone, q, pool, w, page_table, weight_scale, out)
@@ -137,11 +136,7 @@ def _padded(columns: int) -> int:
 
 def _tile(keys: Tensor, width: int) -> Tensor:
     """`keys` with rows of zeros up to `width`: pages smaller than the tile end anywhere."""
-    return (
-        keys
-        if keys.shape[0] == width
-        else torch.cat([keys, keys.new_zeros(width - keys.shape[0], keys.shape[1])])
-    )
+    return keys if keys.shape[0] == width else torch.cat([keys, keys.new_zeros(width - keys.shape[0], keys.shape[1])])
 
 
 def _put(out: Tensor, values: Tensor) -> None:
@@ -152,5 +147,5 @@ def _put(out: Tensor, values: Tensor) -> None:
 def _checked_keys(pool: IndexPool, pages: Tensor) -> Tensor:
     low, high = torch.aminmax(pages)
     if int(low) < 0 or int(high) >= pool.pages:
-        raise IndexError(f"page_table holds page {int(low)}..{int(high)}: accepted is 0..{pool.pages - 1}")
+        raise ArgumentError("page_table", f"{int(low)}..{int(high)}", f"pages 0..{pool.pages - 1}")
     return page_keys(pool, pages)

@@ -21,13 +21,9 @@ def quantize_query(q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec:
     if spec.layout.format != "fp4":
         return Query(spec, heads, values=_rounded(x.t().contiguous(), spec).view(rows, heads, HEAD_DIM))
     codes, scale = formats.quantize_columns(x, spec.convention)
-    swizzled = torch.zeros(
-        rows, 1, GROUPS, 16, max(4, -(-heads // 64) * 4), dtype=torch.uint8, device=q.device
-    )
+    swizzled = torch.zeros(rows, 1, GROUPS, 16, max(4, -(-heads // 64) * 4), dtype=torch.uint8, device=q.device)
     swizzled[:, 0, :, :, : heads // 16] = scale.view(GROUPS, rows, heads // 16, 16).permute(1, 0, 3, 2)
-    return Query(
-        spec, heads, payload=formats.pack_columns(codes).view(rows, heads, HEAD_DIM // 2), scale=swizzled
-    )
+    return Query(spec, heads, payload=formats.pack_columns(codes).view(rows, heads, HEAD_DIM // 2), scale=swizzled)
 
 
 def query_values(query: Query) -> Tensor:

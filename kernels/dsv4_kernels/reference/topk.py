@@ -30,7 +30,5 @@ def ordered(x: Tensor) -> Tensor:
     """int32 in the order of float32 `x`: both zeros are equal, NaN ranks as -inf, and nothing maps to
     `LOWEST`.
     """
-    bits = (x.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf")) + 0.0).view(
-        torch.int32
-    )
+    bits = (x.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf")) + 0.0).view(torch.int32)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
