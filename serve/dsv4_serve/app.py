@@ -24,8 +24,7 @@ from dsv4_serve.validate import ROUTES
 def public_app(front: Front) -> ASGIApp:
     """/v1/*, health and the status page; /metrics and /manifest too while the port is bound to loopback."""
     app = _bare_app()
-    proxy = Proxy(front)
-    app.router.routes.extend(Route(path, proxy, methods=["POST"]) for path in ROUTES)
+    app.router.routes.extend(Route(path, Proxy(front), methods=["POST"]) for path in ROUTES)
     _add_models(app, front)
     app.include_router(health_routes(front))
     app.include_router(page_routes(front))

@@ -63,9 +63,7 @@ class Launcher:
     def __enter__(self) -> Launcher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.http.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
