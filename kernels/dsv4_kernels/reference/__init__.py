@@ -7,6 +7,6 @@ matrix product whose columns come in whole pages of 64 slots and whose rows in m
 
 from dsv4_kernels.reference.logits import paged_logits
 from dsv4_kernels.reference.quantize import quantize_query, readback, write_index_keys
-from dsv4_kernels.reference.topk import topk
+from dsv4_kernels.reference.selection import topk
 
 __all__ = ["paged_logits", "quantize_query", "readback", "topk", "write_index_keys"]
