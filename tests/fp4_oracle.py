@@ -5,6 +5,7 @@ Imports nothing from the project: tests compare the product with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
+Offset = Callable[[int, int], int]
 
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 FLOOR = np.float32(6 * 2.0**-126)
@@ -97,21 +99,50 @@ def unpacked(payload: U8) -> U8:
     return np.stack([payload & 15, payload >> 4], -1).reshape(*payload.shape[:-1], -1)
 
 
-def split64_payload_offset(slot: int, byte: int) -> int:
-    page, o = divmod(slot, 64)
-    return page * 4096 + byte // 16 * 1024 + o * 16 + byte % 16
+def _in_page(slots: int, page_bytes: int, at: Callable[[int, int], int]) -> Offset:
+    return lambda slot, x: slot // slots * page_bytes + at(slot % slots, x)
 
 
-def split64_scale_offset(slot: int, group: int) -> int:
-    page, o = divmod(slot, 64)
-    return page * 256 + group * 64 + o % 16 * 4 + o // 16
+def _record(slots: int, n: int) -> tuple[Offset, Offset]:
+    """vLLM's records: a page's values, then its scales, both in runs of n tokens."""
+    lanes, width = 64 // n, n // 16
+
+    def value(o: int, j: int) -> int:
+        run, token, chunk, byte = o // n, o % n, j // 16, j % 16
+        return run * n * 64 + chunk * n * 16 + token * 16 + byte
+
+    def scale(o: int, c: int) -> int:
+        run, token, lane, place = o // n, o % n, c % lanes, c // lanes
+        return slots * 64 + run * n * 4 + (lane * n + token) * width + place
+
+    return _in_page(slots, slots * 68, value), _in_page(slots, slots * 68, scale)
 
 
-def read_split64(payload: U8, scale: U8, slots: I64) -> F64:
-    """Dequantised keys [n, 128] out of the flat bytes of a split64 pool."""
-    codes = np.array([[payload[split64_payload_offset(int(s), j)] for j in range(64)] for s in slots], np.uint8)
-    scales = np.array([[scale[split64_scale_offset(int(s), c)] for c in range(4)] for s in slots], np.uint8)
-    return dequantize(unpacked(codes), scales)
+PAYLOAD_OFFSET: dict[str, Offset] = {
+    "split64": _in_page(64, 4096, lambda o, j: j // 16 * 1024 + o * 16 + j % 16),
+    "split128": _in_page(128, 8192, lambda o, j: j // 16 * 2048 + o * 16 + j % 16),
+    "split8": _in_page(8, 512, lambda o, j: ((o % 4) * 4 + j // 16) * 32 + (o // 4) * 16 + j % 16),
+    "fused_cuda": _in_page(64, 4352, lambda o, j: o * 64 + j),
+    "record68": _record(64, 32)[0],
+    "record68_n16": _record(64, 16)[0],
+    "record68_p128": _record(128, 32)[0],
+}
+SCALE_OFFSET: dict[str, Offset] = {
+    "split64": _in_page(64, 256, lambda o, c: c * 64 + o % 16 * 4 + o // 16),
+    "split128": _in_page(128, 512, lambda o, c: c * 128 + o % 32 * 4 + o // 32),
+    "split8": _in_page(8, 32, lambda o, c: c * 8 + o),
+    "fused_cuda": _in_page(64, 4352, lambda o, c: 4096 + o * 4 + c),
+    "record68": _record(64, 32)[1],
+    "record68_n16": _record(64, 16)[1],
+    "record68_p128": _record(128, 32)[1],
+}
+
+
+def read_keys(name: str, payload: U8, scale: U8, slots: I64) -> F64:
+    """Dequantised keys [n, 128] out of the flat bytes of a pool of an FP4 layout."""
+    codes = [[payload[PAYLOAD_OFFSET[name](int(s), j)] for j in range(64)] for s in slots]
+    scales = [[scale[SCALE_OFFSET[name](int(s), c)] for c in range(4)] for s in slots]
+    return dequantize(unpacked(np.array(codes, np.uint8)), np.array(scales, np.uint8))
 
 
 def query_scale_offset(row: int, head: int, group: int) -> int:

@@ -15,6 +15,30 @@ split64 (SGLang and AITER on gfx950): two tensors, 64 slots a page.
     scale   [pages, 1, 4, 64]         | 0 16 32 48 | 1 17 33 49 | .. | 15 31 47 63 |   next group ...
                                        c*64 + (o%16)*4 + o//16
 
+split128 (AITER with pages of 128): the same with four equal token groups of 32 in the scales.
+
+    payload [pages, 1, 4, 128, 16]    c*2048 + o*16 + j%16
+    scale   [pages, 1, 4, 128]        | 0 32 64 96 | 1 33 65 97 | .. |   c*128 + (o%32)*4 + o//32
+
+split8 (AITER row groups, SGLang V4.1): two tensors, 8 slots a page; a lane's 32 bytes are tokens t and t + 4
+of one group.
+
+    payload [pages, 1, 4, 4, 2, 16]   | t=0 c=0: o=0, o=4 | t=0 c=1: o=0, o=4 | .. | t=3 c=3: o=3, o=7 |
+                                       ((o%4)*4 + c)*32 + (o//4)*16 + j%16
+    scale   [pages, 1, 4, 8]          c*8 + o
+
+fused_cuda (SGLang on NVIDIA): one tensor, 64 slots a page, rows first, then scales.
+
+    pages [pages, 4352]               | o=0: 64 B | o=1: 64 B | .. o=63 || o=0: 4 B | .. o=63 |
+
+record68, record68_n16, record68_p128 (vLLM with AITER's Gluon kernels): one tensor like fused_cuda, but every
+run of n tokens is stored in operand order. n = 32 from 32 heads on, else 16; L = 64 / n scale lanes; pages of
+64 or 128 slots.
+
+    pages [pages, slots * 68]         | run 0: c=0 of n tokens, c=1 of n tokens, .. | run 1 .. || scales, run by run |
+                                       (o//n)*n*64 + c*n*16 + (o%n)*16 + j%16
+                                       slots*64 + (o//n)*n*4 + (c%L)*n*4/L + (o%n)*4/L + c//L
+
 fp8 (one tensor, 64 slots a page, 132 B a token): rows first, then scales, as SGLang's fused FP8 pages.
 
     pages [pages, 8448]   | o=0: 128 e4m3 | o=1: 128 e4m3 | .. o=63 || o=0: fp32 | o=1: fp32 | .. o=63 |
@@ -87,17 +111,20 @@ class Layout:
     def scale_spec(self) -> TensorSpec:
         return self.tensors[-1]
 
-    def payload_offsets(self, slots: Tensor) -> Tensor:
-        """int64 [n, payload_bytes]: byte offsets in the payload tensor of slots int64 [n]."""
-        page, o = slots // self.page_slots, slots % self.page_slots
-        j = torch.arange(self.payload_bytes, device=slots.device)
-        return (page * self.payload_spec.bytes_per_page)[:, None] + self.payload_at(o[:, None], j)
+    def payload_offsets(self, slots: Tensor, page_stride: int | None = None) -> Tensor:
+        """int64 [n, payload_bytes]: byte offsets of slots int64 [n] in the payload tensor.
 
-    def scale_offsets(self, slots: Tensor) -> Tensor:
+        `page_stride` is the distance of two pages in bytes, that of a dense pool by default.
+        """
+        return _offsets(
+            slots, self.page_slots, page_stride or self.payload_spec.bytes_per_page, self.payload_at, self.payload_bytes
+        )
+
+    def scale_offsets(self, slots: Tensor, page_stride: int | None = None) -> Tensor:
         """int64 [n, scale_bytes]: byte offsets in the tensor that holds the scales."""
-        page, o = slots // self.page_slots, slots % self.page_slots
-        c = torch.arange(self.scale_bytes, device=slots.device)
-        return (page * self.scale_spec.bytes_per_page)[:, None] + self.scale_at(o[:, None], c)
+        return _offsets(
+            slots, self.page_slots, page_stride or self.scale_spec.bytes_per_page, self.scale_at, self.scale_bytes
+        )
 
     def require_same(self, other: Layout) -> None:
         """Raise LayoutMismatchError unless `other` is this layout."""
@@ -105,27 +132,76 @@ class Layout:
             raise LayoutMismatchError(f"layout {other.name!r} used where the pool holds {self.name!r}")
 
 
+def _offsets(slots: Tensor, page_slots: int, page_stride: int, at: InPage, count: int) -> Tensor:
+    page, o = slots // page_slots, slots % page_slots
+    return (page * page_stride)[:, None] + at(o[:, None], torch.arange(count, device=slots.device))
+
+
 def _rows(row_bytes: int, base: int = 0) -> InPage:
     return lambda o, j: base + o * row_bytes + j
 
 
-SPLIT64 = Layout(
-    "split64",
+def _split(name: str, slots: int) -> Layout:
+    quarter = slots // 4
+    tensors = (
+        TensorSpec("payload", (1, GROUPS, slots, 16), torch.uint8),
+        TensorSpec("scale", (1, GROUPS, slots), torch.uint8),
+    )
+    return Layout(
+        name,
+        "fp4",
+        slots,
+        64,
+        4,
+        tensors,
+        lambda o, j: j // 16 * (slots * 16) + o * 16 + j % 16,
+        lambda o, c: c * slots + o % quarter * 4 + o // quarter,
+    )
+
+
+def _record68(name: str, slots: int, n: int) -> Layout:
+    lanes = 64 // n
+    run = GROUPS // lanes
+    return Layout(
+        name,
+        "fp4",
+        slots,
+        64,
+        4,
+        (TensorSpec("pages", (slots * 68,), torch.uint8),),
+        lambda o, j: o // n * (n * 64) + j // 16 * (n * 16) + o % n * 16 + j % 16,
+        lambda o, c: slots * 64 + o // n * (n * 4) + c % lanes * (n * run) + o % n * run + c // lanes,
+    )
+
+
+SPLIT64 = _split("split64", 64)
+SPLIT128 = _split("split128", 128)
+SPLIT8 = Layout(
+    "split8",
     "fp4",
-    64,
+    8,
     64,
     4,
-    (TensorSpec("payload", (1, 4, 64, 16), torch.uint8), TensorSpec("scale", (1, 4, 64), torch.uint8)),
-    lambda o, j: j // 16 * 1024 + o * 16 + j % 16,
-    lambda o, c: c * 64 + o % 16 * 4 + o // 16,
+    (TensorSpec("payload", (1, 4, GROUPS, 2, 16), torch.uint8), TensorSpec("scale", (1, GROUPS, 8), torch.uint8)),
+    lambda o, j: (o % 4 * 4 + j // 16) * 32 + o // 4 * 16 + j % 16,
+    lambda o, c: c * 8 + o,
 )
+FUSED_CUDA = Layout(
+    "fused_cuda", "fp4", 64, 64, 4, (TensorSpec("pages", (64 * 68,), torch.uint8),), _rows(64), _rows(4, 64 * 64)
+)
+RECORD68 = _record68("record68", 64, 32)
+RECORD68_N16 = _record68("record68_n16", 64, 16)
+RECORD68_P128 = _record68("record68_p128", 128, 32)
 FP8 = Layout("fp8", "fp8", 64, 128, 4, (TensorSpec("pages", (64 * 132,), torch.uint8),), _rows(128), _rows(4, 64 * 128))
 BF16 = Layout("bf16", "bf16", 64, 256, 0, (TensorSpec("payload", (64, 128), torch.bfloat16),), _rows(256), _rows(0))
 FLOAT32 = Layout(
     "float32", "float32", 64, 512, 0, (TensorSpec("payload", (64, 128), torch.float32),), _rows(512), _rows(0)
 )
 
-LAYOUTS: dict[str, Layout] = {x.name: x for x in (SPLIT64, FP8, BF16, FLOAT32)}
+LAYOUTS: dict[str, Layout] = {
+    x.name: x
+    for x in (SPLIT64, SPLIT8, SPLIT128, FUSED_CUDA, RECORD68, RECORD68_N16, RECORD68_P128, FP8, BF16, FLOAT32)
+}
 
 
 def layout(name: str) -> Layout:

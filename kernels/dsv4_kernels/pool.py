@@ -10,7 +10,7 @@ from torch import Tensor
 from dsv4_kernels import formats, layout
 from dsv4_kernels.errors import ArgumentError, LayoutMismatchError
 from dsv4_kernels.formats import Convention
-from dsv4_kernels.layout import Layout
+from dsv4_kernels.layout import Layout, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,16 @@ class IndexSpec:
             raise LayoutMismatchError(f"query and pool differ in {told}")
 
 
+def _check_pages(spec: TensorSpec, t: Tensor, pages: int) -> None:
+    dense = tuple(t[0].stride()) == tuple(torch.empty(spec.shape, device="meta").stride()) if pages else True
+    stride = t.stride(0) * t.element_size()
+    if t.dtype != spec.dtype or tuple(t.shape) != (pages, *spec.shape) or not dense or stride < spec.bytes_per_page:
+        found = f"{t.dtype} {list(t.shape)} strides {list(t.stride())}"
+        raise ArgumentError(f"tensors[{spec.name!r}]", found, f"{spec.dtype} {[pages, *spec.shape]} with dense pages")
+    if stride % 16 or t.storage_offset() * t.element_size() % 16:
+        raise ArgumentError(f"tensors[{spec.name!r}]", f"a page stride of {stride} B", "pages aligned to 16 B")
+
+
 @dataclass(frozen=True, slots=True)
 class IndexPool:
     """Pages of index keys. `tensors[name]` is `[pages, ...]` as `spec.layout.tensors` says; a page is its
@@ -57,10 +67,7 @@ class IndexPool:
             raise ArgumentError("tensors", sorted(self.tensors), f"exactly {sorted(s.name for s in specs)}")
         pages = self.tensors[specs[0].name].shape[0]
         for s in specs:
-            t = self.tensors[s.name]
-            if t.dtype != s.dtype or tuple(t.shape) != (pages, *s.shape) or not t.is_contiguous():
-                found = f"{t.dtype} {list(t.shape)} strides {list(t.stride())}"
-                raise ArgumentError(f"tensors[{s.name!r}]", found, f"contiguous {s.dtype} {[pages, *s.shape]}")
+            _check_pages(s, self.tensors[s.name], pages)
 
     @classmethod
     def allocate(cls, spec: IndexSpec, pages: int, device: torch.device | str = "cpu") -> IndexPool:
@@ -81,6 +88,15 @@ class IndexPool:
         return self.tensors[self.spec.layout.scale_spec.name]
 
     @property
+    def payload_stride(self) -> int:
+        """Bytes from one page of the payload to the next; more than a page's in a pool shared with other layers."""
+        return self.payload.stride(0) * self.payload.element_size()
+
+    @property
+    def scale_stride(self) -> int:
+        return self.scale.stride(0) * self.scale.element_size()
+
+    @property
     def device(self) -> torch.device:
         return self.payload.device
 
@@ -95,6 +111,7 @@ class IndexPool:
 
     @property
     def bytes(self) -> int:
+        """Bytes of the pages themselves, without what lies between the pages of a strided pool."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
     @property

@@ -15,11 +15,18 @@ from dsv4_kernels.pool import IndexPool, IndexSpec
 SLOTS = torch.tensor([0, 1, 15, 16, 17, 63, 64, 127, 128, 200, 319])
 
 
-def test_split64_offsets() -> None:
-    payload = [[oracle.split64_payload_offset(s, j) for j in range(64)] for s in SLOTS.tolist()]
-    scale = [[oracle.split64_scale_offset(s, c) for c in range(4)] for s in SLOTS.tolist()]
-    assert SPLIT64.payload_offsets(SLOTS).tolist() == payload
-    assert SPLIT64.scale_offsets(SLOTS).tolist() == scale
+@pytest.mark.parametrize("name", list(oracle.PAYLOAD_OFFSET))
+def test_fp4_offsets(name: str) -> None:
+    of = layout.layout(name)
+    payload = [[oracle.PAYLOAD_OFFSET[name](s, j) for j in range(64)] for s in SLOTS.tolist()]
+    scale = [[oracle.SCALE_OFFSET[name](s, c) for c in range(4)] for s in SLOTS.tolist()]
+    assert of.payload_offsets(SLOTS).tolist() == payload
+    assert of.scale_offsets(SLOTS).tolist() == scale
+
+
+def test_offsets_follow_the_page_stride() -> None:
+    moved = SPLIT64.payload_offsets(SLOTS, 10_000) - SPLIT64.payload_offsets(SLOTS % 64)
+    assert torch.equal(moved, (SLOTS // 64 * 10_000)[:, None].expand(-1, 64))
 
 
 def test_fp8_offsets() -> None:
@@ -42,15 +49,17 @@ def test_offsets_fill_each_page_exactly_once(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "payload", "scale"), [("split64", 64, 4), ("fp8", 128, 4), ("bf16", 256, 0), ("float32", 512, 0)]
+    ("name", "payload", "scale"),
+    [*((n, 64, 4) for n in oracle.PAYLOAD_OFFSET), ("fp8", 128, 4), ("bf16", 256, 0), ("float32", 512, 0)],
 )
 def test_pool_accounts_for_every_byte(name: str, payload: int, scale: int) -> None:
     pool = IndexPool.allocate(IndexSpec.named(name), 7)
+    page = {"split8": 8, "split128": 128, "record68_p128": 128}.get(name, 64)
     assert pool.pages == 7
-    assert pool.tokens == 7 * 64
+    assert pool.tokens == 7 * page
     assert pool.bytes_per_token == payload + scale
-    assert pool.payload_bytes == 7 * 64 * payload
-    assert pool.scale_bytes == 7 * 64 * scale
+    assert pool.payload_bytes == 7 * page * payload
+    assert pool.scale_bytes == 7 * page * scale
     assert pool.bytes == pool.payload_bytes + pool.scale_bytes
     assert pool.bytes == sum(t.numel() * t.element_size() for t in pool.tensors.values())
 
@@ -59,7 +68,7 @@ def test_pool_refuses_tensors_of_another_layout() -> None:
     pool = IndexPool.allocate(IndexSpec.named("split64"), 2)
     with pytest.raises(ArgumentError, match=r"tensors=\['payload', 'scale'\]: accepted is exactly \['pages'\]"):
         IndexPool(IndexSpec.named("fp8"), pool.tensors)
-    with pytest.raises(ArgumentError, match=r"tensors\['scale'\]=.*accepted is contiguous torch.uint8"):
+    with pytest.raises(ArgumentError, match=r"tensors\['scale'\]=.*accepted is torch.uint8 .* with dense pages"):
         IndexPool(pool.spec, {"payload": pool.payload, "scale": pool.scale[:1]})
     with pytest.raises(ArgumentError, match="pages=0: accepted is an integer >= 1"):
         IndexPool.allocate(pool.spec, 0)

@@ -195,7 +195,7 @@ def test_a_row_is_bitwise_the_same_in_prefill_and_decode(name: str) -> None:
 
 def test_keys_that_are_not_finite_give_no_index_out_of_range() -> None:
     case = Case(rows=1)
-    case.pool.scale.view(-1)[oracle.split64_scale_offset(10, 2)] = 255
+    case.pool.scale.view(-1)[oracle.SCALE_OFFSET["split64"](10, 2)] = 255
     table, lengths = torch.zeros(1, 1, dtype=torch.int32), torch.tensor([40], dtype=torch.int32)
     got = decode(case, torch.tensor([0]), table, lengths, 64)
     assert torch.isnan(got[0, 10])

@@ -95,12 +95,12 @@ def test_written_bytes_of_split64(name: str) -> None:
     payload, scale = np.zeros(4 * 4096, np.uint8), np.zeros(4 * 256, np.uint8)
     for row, slot in enumerate(kept.tolist()):
         for j, byte in enumerate(oracle.packed(codes[row])):
-            payload[oracle.split64_payload_offset(slot, j)] = byte
+            payload[oracle.PAYLOAD_OFFSET["split64"](slot, j)] = byte
         for c in range(4):
-            scale[oracle.split64_scale_offset(slot, c)] = scales[row, c]
+            scale[oracle.SCALE_OFFSET["split64"](slot, c)] = scales[row, c]
     assert (pool.payload.flatten().numpy() == payload).all()
     assert (pool.scale.flatten().numpy() == scale).all()
-    read = oracle.read_split64(payload, scale, kept.numpy())
+    read = oracle.read_keys("split64", payload, scale, kept.numpy())
     assert (ops.readback(pool, kept).double().numpy() == read).all()
 
 

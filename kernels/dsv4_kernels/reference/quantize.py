@@ -8,6 +8,7 @@ from torch import Tensor
 from dsv4_kernels import formats
 from dsv4_kernels.layout import GROUPS, HEAD_DIM, page_offsets
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+from dsv4_kernels.reference.page_bytes import flat_bytes, write_bytes
 from dsv4_kernels.reference.transform import hadamard, rms_norm, rope
 
 
@@ -65,15 +66,12 @@ def store(pool: IndexPool, x: Tensor, slots: Tensor) -> None:
     of, rule = pool.spec.layout, pool.spec.convention
     if of.format == "fp4":
         codes, scale = formats.quantize_columns(x, rule)
-        pool.payload.view(-1)[of.payload_offsets(slots)] = formats.pack_columns(codes)
-        pool.scale.view(-1)[of.scale_offsets(slots)] = scale.t()
+        write_bytes(pool, slots, formats.pack_columns(codes), scale.t())
     elif of.format == "fp8":
         values, scales = formats.quantize_e4m3(x.t().contiguous())
-        flat = pool.payload.view(-1)
-        flat[of.payload_offsets(slots)] = values.view(torch.uint8)
-        flat[of.scale_offsets(slots)] = scales.unsqueeze(-1).view(torch.uint8)
+        write_bytes(pool, slots, values.view(torch.uint8), scales.unsqueeze(-1).view(torch.uint8))
     else:
-        pool.payload.view(-1, HEAD_DIM)[slots] = x.t().to(pool.payload.dtype)
+        pool.payload[slots // of.page_slots, slots % of.page_slots] = x.t().to(pool.payload.dtype)
 
 
 def page_keys(pool: IndexPool, pages: Tensor) -> Tensor:
@@ -81,11 +79,11 @@ def page_keys(pool: IndexPool, pages: Tensor) -> Tensor:
     of, n = pool.spec.layout, pages.shape[0]
     if of.format == "fp4":
         unit_at, scale_at = page_offsets(of, pool.device)
-        units = pool.payload.view(-1).view(torch.complex128)
-        at = (pages * (of.payload_spec.bytes_per_page // 16))[:, None] + unit_at
+        units = flat_bytes(pool.payload).view(torch.complex128)
+        at = (pages * (pool.payload_stride // 16))[:, None] + unit_at
         payload = units.index_select(0, at.view(-1)).view(torch.uint8)
-        at = (pages * of.scale_spec.bytes_per_page)[:, None] + scale_at
-        scale = formats.decode_e8m0(pool.scale.view(-1).index_select(0, at.view(-1)))
+        at = (pages * pool.scale_stride)[:, None] + scale_at
+        scale = formats.decode_e8m0(flat_bytes(pool.scale).index_select(0, at.view(-1)))
         values = formats.decode_e2m1_pairs(payload).view(-1, formats.GROUP)
         return values.mul_(scale.unsqueeze(-1)).view(-1, HEAD_DIM)
     page = pool.payload.index_select(0, pages)
