@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         listener = _bind(args)
         served = _load(args)
+        logger.info("serving %s on http://%s:%d", served.model_name, args.host, listener.getsockname()[1])
     except (StartError, OSError, ValueError) as error:
         logger.error("cannot start: %s", error)
         return 1
@@ -69,9 +70,7 @@ def _bind(args: ProcessArgs) -> socket.socket:
 def _load(args: ProcessArgs) -> Served:
     options = args.engine
     if not (options.model_path / "config.json").is_file():
-        raise StartError(
-            f"--model-path {options.model_path}: no config.json there; accepted is a model directory"
-        )
+        raise StartError(f"--model-path {options.model_path}: no config.json there; accepted is a model directory")
     tokenizer = load_tokenizer(options.model_path)
     # Importing torch takes seconds; the mistakes above are told before.
     from .engine import AsyncEngine
@@ -85,7 +84,7 @@ def _load(args: ProcessArgs) -> Served:
         tokenizer=tokenizer,
         model_name=options.served_model_name,
         vocab_size=engine.model_config.vocab_size,
-        context_length=options.context_length or engine.model_config.max_position_embeddings,
+        context_length=engine.context_length,
         bos_token_id=engine.model_config.bos_token_id,
         eos_token_id=engine.model_config.eos_token_id,
         allow_script=args.allow_script,

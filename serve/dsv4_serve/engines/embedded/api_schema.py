@@ -8,10 +8,12 @@ accepted.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
+
+from .api_messages import Body, Message, NamedToolChoice, Tool
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
@@ -19,86 +21,6 @@ MAX_ALTERNATIVES = 20
 MAX_SEED = 2**63 - 1
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class Body(BaseModel):
-    """Types are not coerced ("5" is no integer); unknown names stay in `model_extra` for `unsupported.py`."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
-
-
-class TextPart(Body):
-    type: Literal["text"]
-    text: str
-
-
-class OtherPart(Body):
-    type: Literal["image_url", "input_audio", "video_url", "file", "refusal"]
-
-
-ContentPart = Annotated[TextPart | OtherPart, Field(discriminator="type")]
-Content = str | list[ContentPart]
-
-
-class FunctionCall(Body):
-    name: str
-    arguments: str
-
-
-class ToolCall(Body):
-    id: str
-    type: Literal["function"]
-    function: FunctionCall
-
-
-class SystemMessage(Body):
-    role: Literal["system", "developer", "latest_reminder"]
-    content: Content
-
-
-class UserMessage(Body):
-    role: Literal["user"]
-    content: Content
-
-
-class AssistantMessage(Body):
-    """`prefix` on the last message asks to continue it, as in DeepSeek's API."""
-
-    role: Literal["assistant"]
-    content: Content | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    prefix: bool | None = None
-
-
-class ToolMessage(Body):
-    role: Literal["tool"]
-    content: Content
-    tool_call_id: str
-
-
-Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
-
-
-class FunctionDefinition(Body):
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(Body):
-    type: Literal["function"]
-    function: FunctionDefinition
-
-
-class NamedFunction(Body):
-    name: str
-
-
-class NamedToolChoice(Body):
-    type: Literal["function"]
-    function: NamedFunction
 
 
 class Thinking(Body):
@@ -131,9 +53,7 @@ class GenerationBody(Body):
     top_p: Annotated[float | None, Field(gt=0, le=1, description="a number above 0, up to 1")] = None
     top_k: Annotated[int | None, Field(ge=-1, description="an integer >= 1, or 0 or -1 for all")] = None
     seed: Annotated[int | None, Field(ge=0, le=MAX_SEED, description="an integer from 0 to 2**63 - 1")] = None
-    n: Annotated[
-        int | None, Field(ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")
-    ] = None
+    n: Annotated[int | None, Field(ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")] = None
     stop: Annotated[
         StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None,
         Field(description=f"a string of at least 1 character, or a list of up to {MAX_STOP_STRINGS} of them"),
@@ -141,14 +61,12 @@ class GenerationBody(Body):
     stop_token_ids: Annotated[list[TokenId] | None, Field(description="a list of token ids")] = None
     ignore_eos: Annotated[bool | None, Field(description="true or false")] = None
     stream: Annotated[bool | None, Field(description="true or false")] = None
-    stream_options: Annotated[
-        StreamOptions | None, Field(description='an object such as {"include_usage": true}')
-    ] = None
+    stream_options: Annotated[StreamOptions | None, Field(description='an object such as {"include_usage": true}')] = (
+        None
+    )
     frequency_penalty: Annotated[float | None, Field(ge=-2, le=2, description="a number from -2 to 2")] = None
     presence_penalty: Annotated[float | None, Field(ge=-2, le=2, description="a number from -2 to 2")] = None
-    logit_bias: Annotated[
-        dict[str, float] | None, Field(description="an object that maps token ids to numbers")
-    ] = None
+    logit_bias: Annotated[dict[str, float] | None, Field(description="an object that maps token ids to numbers")] = None
     user: Annotated[str | None, Field(description="a string")] = None
     dsv4_script: Annotated[
         str | list[TokenId] | None,
@@ -191,9 +109,7 @@ class ChatRequest(GenerationBody):
         Field(description='"auto", "none", "required" or {"type": "function", "function": {"name": ...}}'),
     ] = None
     parallel_tool_calls: Annotated[bool | None, Field(description="true or false")] = None
-    thinking: Annotated[Thinking | None, Field(description='{"type": "enabled"} or {"type": "disabled"}')] = (
-        None
-    )
+    thinking: Annotated[Thinking | None, Field(description='{"type": "enabled"} or {"type": "disabled"}')] = None
     reasoning_effort: Annotated[
         ReasoningEffort | None,
         Field(description='"none", "minimal", "low", "medium", "high", "xhigh" or "max"'),
@@ -201,9 +117,7 @@ class ChatRequest(GenerationBody):
     chat_template_kwargs: Annotated[
         ChatTemplateKwargs | None, Field(description='an object such as {"thinking": true}')
     ] = None
-    response_format: Annotated[
-        ResponseFormat | None, Field(description='an object such as {"type": "text"}')
-    ] = None
+    response_format: Annotated[ResponseFormat | None, Field(description='an object such as {"type": "text"}')] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -223,9 +137,7 @@ class ChatRequest(GenerationBody):
         if not names:
             raise conflict("tool_choice", "needs at least one entry in tools")
         if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
-            raise conflict(
-                "tool_choice", f"names a function that is not in tools; accepted is one of {names}"
-            )
+            raise conflict("tool_choice", f"names a function that is not in tools; accepted is one of {names}")
 
     @property
     def thinking_wishes(self) -> dict[str, bool]:
@@ -263,9 +175,7 @@ class CompletionRequest(GenerationBody):
     @model_validator(mode="after")
     def _some_prompt(self) -> Self:
         if self.prompt == [] or (isinstance(self.prompt, list) and [] in self.prompt):
-            raise conflict(
-                "prompt", "holds an empty list; accepted is at least one prompt of at least one token id"
-            )
+            raise conflict("prompt", "holds an empty list; accepted is at least one prompt of at least one token id")
         return self
 
     @property

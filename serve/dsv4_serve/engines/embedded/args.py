@@ -66,16 +66,15 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     add("--host", type=_loopback, default="127.0.0.1", help="a loopback address (default %(default)s)")
     add("--port", type=_port, default=DEFAULT_PORT, help="default %(default)s; 0 takes a free one")
     add("--json-logs", action="store_true", help="log one JSON object a line")
-    add(
-        "--allow-token-script", action="store_true", help="for tests: requests may force tokens (dsv4_script)"
-    )
+    add("--allow-token-script", action="store_true", help="for tests: requests may force tokens (dsv4_script)")
 
 
 def _add_engine_options(parser: argparse.ArgumentParser, defaults: EngineOptions) -> None:
     def add(name: str, explanation: str, **how: Any) -> None:
         default = getattr(defaults, name.removeprefix("--").replace("-", "_"), None)
         shown = "" if default in (None, "") or "required" in how else " (default %(default)s)"
-        parser.add_argument(name, help=explanation + shown, **({"default": default} | how))
+        settings: dict[str, Any] = {"default": default, **how}
+        parser.add_argument(name, help=explanation + shown, **settings)
 
     add("--model-path", "directory with config.json, weights and tokenizer.json", type=Path, required=True)
     add("--served-model-name", "the name that clients use (default: the directory's)", default=None)

@@ -90,16 +90,12 @@ class ChatAnswer:
 
     def _head(self, kind: str) -> str:
         fields = {"id": self.id, "object": kind, "created": self.created, "model": self.served.model_name}
-        return (
-            json.dumps(fields | {"system_fingerprint": None}, ensure_ascii=False, separators=(",", ":"))[:-1]
-            + ","
-        )
+        return json.dumps(fields | {"system_fingerprint": None}, ensure_ascii=False, separators=(",", ":"))[:-1] + ","
 
     async def whole(self) -> dict[str, object]:
         """The answer as one JSON object."""
         responses = [
-            recipe.ChatCompletionResponse(self.id, self.served.model_name, self.created, 0, 0)
-            for _ in self.params
+            recipe.ChatCompletionResponse(self.id, self.served.model_name, self.created, 0, 0) for _ in self.params
         ]
         late: list[ChatChunk] = []
         async with aclosing(self._chunks()) as chunks:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import deepseek_recipe as recipe
 
-from .api_schema import ChatRequest, Message
+from .api_messages import Message
+from .api_schema import ChatRequest
 from .http_errors import ApiError, invalid
 from .logprobs import chat_entry
 from .request import TokenOutput
@@ -44,6 +45,7 @@ class ChatFormat:
             "model": self._model_name,
             "messages": [_plain_message(message) for message in request.messages],
             "stream": bool(request.stream),
+            "stream_options": {"include_usage": request.include_usage} if request.stream else None,
             "logprobs": bool(request.logprobs),
             "stop": request.stop_strings,
             "thinking": {"type": "enabled" if True in request.thinking_wishes.values() else "disabled"},

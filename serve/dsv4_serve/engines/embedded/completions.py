@@ -169,9 +169,7 @@ def _prompts(served: Served, request: CompletionRequest) -> list[list[int]]:
         return [_encoded(served, prompt)]
     if isinstance(prompt[0], int):
         return [known_prompt_ids(served, [item for item in prompt if isinstance(item, int)])]
-    return [
-        _encoded(served, item) if isinstance(item, str) else known_prompt_ids(served, item) for item in prompt
-    ]
+    return [_encoded(served, item) if isinstance(item, str) else known_prompt_ids(served, item) for item in prompt]
 
 
 def _encoded(served: Served, text: str) -> list[int]:

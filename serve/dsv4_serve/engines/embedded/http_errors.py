@@ -17,7 +17,7 @@ SHOWN_VALUE_CHARACTERS = 80
 RequestModel = TypeVar("RequestModel", bound=BaseModel)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ApiError(Exception):
     """An answer other than 200. `param` names the field at fault, `code` is for programs."""
 

@@ -62,10 +62,7 @@ class RequestRecord:
         return fields
 
     def line(self) -> str:
-        shown = {
-            name: f"{value:.3f}s" if isinstance(value, float) else value
-            for name, value in self.fields().items()
-        }
+        shown = {name: f"{value:.3f}s" if isinstance(value, float) else value for name, value in self.fields().items()}
         return "request " + " ".join(f"{name}={value}" for name, value in shown.items())
 
 

@@ -147,9 +147,7 @@ def _error_handlers() -> Mapping[type[Exception], Handler]:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return await api_error(
-            request, ApiError(error.status_code, message, headers=dict(error.headers or {}))
-        )
+        return await api_error(request, ApiError(error.status_code, message, headers=dict(error.headers or {})))
 
     async def client_gone(request: Request, _: Exception) -> Response:
         record_of(request).finish.append("disconnect")
@@ -157,9 +155,7 @@ def _error_handlers() -> Mapping[type[Exception], Handler]:
 
     async def unexpected(request: Request, error: Exception) -> Response:
         message = "The server failed on this request; its log says why."
-        return await api_error(
-            request, ApiError(500, message, type="server_error", code=type(error).__name__)
-        )
+        return await api_error(request, ApiError(500, message, type="server_error", code=type(error).__name__))
 
     return {
         ApiError: api_error,

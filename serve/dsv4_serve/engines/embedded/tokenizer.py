@@ -61,9 +61,7 @@ def build_byte_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
-    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     return tokenizer
 
 
@@ -108,20 +106,14 @@ def load_tokenizer(directory: Path) -> ModelTokenizer:
         plain = Tokenizer.from_str(json.dumps(_without_added_tokens(description)))
     # The package raises bare Exception for a file that it cannot read.
     except Exception as error:  # noqa: BLE001
-        raise TokenizerError(
-            f"{file}: not a tokenizer that the tokenizers package can load: {error}"
-        ) from None
+        raise TokenizerError(f"{file}: not a tokenizer that the tokenizers package can load: {error}") from None
     decoder = (description.get("decoder") or {}).get("type")
     if decoder != "ByteLevel":
-        raise TokenizerError(
-            f"{file}: decoder={decoder!r}: accepted is 'ByteLevel', as in DeepSeek's tokenizers"
-        )
+        raise TokenizerError(f"{file}: decoder={decoder!r}: accepted is 'ByteLevel', as in DeepSeek's tokenizers")
     missing = [token for token in CHAT_TOKENS if full.token_to_id(token) is None]
     if missing:
         raise TokenizerError(f"{file}: the chat format needs the tokens {missing}, which it does not have")
-    return ModelTokenizer(
-        full, plain, deepseek_recipe.Tokenizer.from_str(text), _token_bytes(full, description)
-    )
+    return ModelTokenizer(full, plain, deepseek_recipe.Tokenizer.from_str(text), _token_bytes(full, description))
 
 
 def _without_added_tokens(description: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator
 
-from .api_schema import Body, ChatRequest, CompletionRequest, OtherPart
+from .api_messages import Body, OtherPart
+from .api_schema import ChatRequest, CompletionRequest
 from .http_errors import ApiError, invalid, shown
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -50,9 +51,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 HINTS = frozenset({"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user"})
 """Parameters that never change an answer."""
 
-NESTED_HARMLESS = frozenset(
-    {("ToolCall", "index"), ("ToolMessage", "name"), ("StreamOptions", "include_obfuscation")}
-)
+NESTED_HARMLESS = frozenset({("ToolCall", "index"), ("ToolMessage", "name"), ("StreamOptions", "include_obfuscation")})
 """What clients send along, (model, name): a tool's answer is matched by its id, padding is optional."""
 
 EMPTY: tuple[object, ...] = (None, "", False, [], {})
@@ -113,9 +112,7 @@ def _refuse_nested(path: str, body: Body) -> None:
     for name, value in (body.model_extra or {}).items():
         if value in EMPTY or (type(body).__name__, name) in NESTED_HARMLESS:
             continue
-        raise invalid(
-            f"{path}.{name}", f"{path}.{name} is not supported by this engine", "unsupported_parameter"
-        )
+        raise invalid(f"{path}.{name}", f"{path}.{name} is not supported by this engine", "unsupported_parameter")
 
 
 def _unsupported(name: str, value: object, accepted: str) -> ApiError:
