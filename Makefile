@@ -8,26 +8,34 @@ PROFILE ?= tiny
 PORT ?= 8000
 SERVE_FLAGS ?=
 PYTEST_WORKERS ?= 2
+ENGINES := sglang vllm
 hash = $(shell cat $(1) pyproject.toml | sha256sum | cut -c1-16)
 PRODUCT_STAMP := $(VENV)/.product-$(call hash,locks/product.txt)
 TEST_STAMP := $(VENV)/.test-$(call hash,locks/product.txt locks/test.txt)
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 
-.PHONY: help serve test check fmt deps bench lock clean env test-env
+.PHONY: help serve test check fmt deps bench lock clean env test-env sglang-env vllm-env
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 serve: $(PRODUCT_STAMP) ## serve the tiny model on http://127.0.0.1:8000 (PROFILE=, PORT=, SERVE_FLAGS=)
 	@exec $(BIN)/dsv4 serve --profile $(PROFILE) --port $(PORT) $(SERVE_FLAGS)
 
-test: test-env ## set up what tests need, run them all
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+test: test-env sglang-env vllm-env ## set up what tests need, run them all
+	@failed=; \
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal || failed="$$failed product"; \
+	for engine in $(ENGINES); do \
+	  echo "tests/$$engine, in its own environment"; \
+	  tests/$$engine/.venv/bin/python -m pytest tests/$$engine || failed="$$failed $$engine"; \
+	done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 check: test-env ## ruff, format, mypy, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@for engine in $(ENGINES); do $(BIN)/mypy --config-file tests/$$engine/mypy.ini || exit; done
 
 fmt: test-env ## format the tree
 	$(BIN)/ruff check --fix .
@@ -50,6 +58,9 @@ $(TEST_STAMP): $(PRODUCT_STAMP) locks/test.txt
 	@echo "adding the test group from locks/test.txt"
 	@$(PIP) -r locks/product.txt -r locks/test.txt
 	@rm -f $(VENV)/.test-*; touch $@
+
+sglang-env vllm-env: %-env: ## an engine as published, without its GPU parts, for tests/sglang and tests/vllm
+	@PYTHON=$(PYTHON) tools/engine-env.sh $*
 
 lock: ## resolve locks/*.in into locks/*.txt
 	tools/lock.sh

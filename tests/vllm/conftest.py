@@ -1,0 +1,21 @@
+"""All tests here run vLLM as published on the simulated gfx950, set up before any of its imports."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+
+import simulated_gfx950
+
+simulated_gfx950.activate(absent=frozenset({"aiter"}))
+os.environ |= {"VLLM_ROCM_USE_AITER": "1", "VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1"}
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+# Imported here once, so that the engine's own import-time warnings are not taken for those of a test.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    importlib.import_module("vllm.models.deepseek_v4.amd.rocm")
