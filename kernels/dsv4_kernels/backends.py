@@ -26,6 +26,17 @@ class Implementation(Protocol):
 
     def quantize_query(self, q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec: IndexSpec) -> Query: ...
 
+    def quantize_query_with_weights(
+        self,
+        q: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+        weights: Tensor,
+        weight_scale: float,
+        spec: IndexSpec,
+    ) -> tuple[Query, Tensor]: ...
+
     def write_index_keys(
         self,
         pool: IndexPool,
@@ -46,12 +57,31 @@ class Implementation(Protocol):
         page_table: Tensor,
         lengths: Tensor,
         row_to_seq: Tensor | None,
+        starts: Tensor | None,
         weight_scale: float,
         max_seq_len: int,
         accumulate: torch.dtype,
     ) -> Tensor: ...
 
     def topk(self, logits: Tensor, lengths: Tensor, k: int) -> Tensor: ...
+
+    def topk_slots(
+        self,
+        logits: Tensor,
+        lengths: Tensor,
+        k: int,
+        page_table: Tensor,
+        row_to_seq: Tensor | None,
+        page_slots: int,
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def candidate_blocks(self, logits: Tensor, lengths: Tensor, count: int, block: int) -> Tensor: ...
+
+    def decode_schedule(self, lengths: Tensor, max_seq_len: int, ctas: int, chunk: int) -> Tensor: ...
+
+    def prefill_schedule(
+        self, row_to_seq: Tensor, starts: Tensor, ends: Tensor, max_seq_len: int, ctas: int, chunk: int
+    ) -> Tensor: ...
 
     def readback(self, pool: IndexPool, slots: Tensor) -> Tensor: ...
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dsv4_kernels import known_selections
 from dsv4_kernels.formats import E2M1_MAGNITUDES
 from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT64
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
@@ -25,7 +26,7 @@ HEADS = 64
 
 def mismatch(op: str, backend: Implementation, device: torch.device) -> str:
     """Empty if `backend` gives the known answers of `op` on `device`, else what differs."""
-    return _TESTS[op](backend, device)
+    return (_TESTS | known_selections.TESTS)[op](backend, device)
 
 
 def _pattern(device: torch.device) -> tuple[Tensor, Tensor]:
@@ -88,6 +89,20 @@ def _hadamard_query(backend: Implementation, device: torch.device) -> str:
     return "" if torch.equal(_codes(out.payload), expected) else "codes after the Hadamard rotation differ"
 
 
+def _query_with_weights(backend: Implementation, device: torch.device) -> str:
+    """257 rounds to 256 in bfloat16 before it is scaled, 1.5 * 257 / 2 would not."""
+    cos, sin = _angles(device)
+    value, code = _pattern(device)
+    q = value.expand(1, HEADS, HEAD_DIM).contiguous()
+    position = torch.zeros(1, dtype=torch.int64, device=device)
+    weights = torch.full((1, HEADS), 257.0, device=device)
+    query, scaled = backend.quantize_query_with_weights(q, cos, sin, position, weights, 0.75, PLAIN)
+    if query.payload is None or not torch.equal(_codes(query.payload), code.expand(1, HEADS, HEAD_DIM)):
+        return "codes differ from the known ones"
+    known = torch.full((1, HEADS), 192.0, dtype=torch.bfloat16, device=device)
+    return "" if scaled.dtype == known.dtype and torch.equal(scaled, known) else "head weights differ"
+
+
 def _write(backend: Implementation, device: torch.device) -> str:
     pool = IndexPool.allocate(PLAIN, 2, device)
     cos, sin = _angles(device)
@@ -127,7 +142,7 @@ def _logits(backend: Implementation, device: torch.device) -> str:
     weights = (head.float() - 7).expand(3, HEADS).to(torch.bfloat16).contiguous()
     table = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=torch.int32, device=device)
     lengths = torch.tensor([128, 65, 0], dtype=torch.int32, device=device)
-    got = backend.paged_logits(query, pool, weights, table, lengths, None, 0.5, 128, torch.float32)
+    got = backend.paged_logits(query, pool, weights, table, lengths, None, None, 0.5, 128, torch.float32)
     weighted = float(((head.float() - 7) * (1 + head % 2)).sum()) * HEAD_DIM * 0.5
     column = torch.arange(128, device=device)
     for row in range(3):
@@ -139,16 +154,6 @@ def _logits(backend: Implementation, device: torch.device) -> str:
     return ""
 
 
-def _topk(backend: Implementation, device: torch.device) -> str:
-    inf = float("inf")
-    row = [3.0, 7.0, 7.0, float("nan"), -inf, 1.0, 9.0]
-    logits = torch.tensor([row, row, row, [0.0, -0.0, 0.0, -1.0, inf, 0.0, 0.0]], device=device)
-    lengths = torch.tensor([6, 3, 0, 7], dtype=torch.int32, device=device)
-    known = [[1, 2, 0, 5], [1, 2, 0, -1], [-1] * 4, [4, 0, 1, 2]]
-    got = backend.topk(logits, lengths, 4).tolist()
-    return "" if got == known else f"indices {got} differ from the known ones {known}"
-
-
 def _readback(backend: Implementation, device: torch.device) -> str:
     pool = _ones_pool(device)
     slots = torch.tensor([127, 0, 2, 2, 64], device=device)
@@ -158,8 +163,8 @@ def _readback(backend: Implementation, device: torch.device) -> str:
 
 _TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {
     "quantize_query": _query,
+    "quantize_query_with_weights": _query_with_weights,
     "write_index_keys": _write,
     "paged_logits": _logits,
-    "topk": _topk,
     "readback": _readback,
 }

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from dsv4_kernels import backends, check
+from dsv4_kernels.candidates import CandidateTable, candidate_blocks, candidate_positions, candidate_table
 from dsv4_kernels.counters import Phase
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.layout import HEAD_DIM
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+from dsv4_kernels.schedules import decode_schedule, guarded_page_table, prefill_schedule, row_groups
 
 ROPE_PAIRS = 32
 
@@ -35,6 +37,28 @@ def quantize_query(
     _angles(cos, sin, positions, q.shape[0], q.device)
     check.within("positions", positions, 0, cos.shape[0] - 1)
     return backends.run("quantize_query", phase, q.device).quantize_query(q, cos, sin, positions, spec)
+
+
+def quantize_query_with_weights(
+    q: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    weights: Tensor,
+    *,
+    weight_scale: float,
+    spec: IndexSpec,
+    phase: Phase = "decode",
+) -> tuple[Query, Tensor]:
+    """`quantize_query` and the head weights in one launch: bfloat16 [T, H] `bf16(bf16(weights) * weight_scale)`."""
+    check.tensor("q", q, check.FLOATS, (None, None, HEAD_DIM), q.device)
+    _heads(q.shape[1])
+    _angles(cos, sin, positions, q.shape[0], q.device)
+    check.within("positions", positions, 0, cos.shape[0] - 1)
+    check.tensor("weights", weights, check.FLOATS, (q.shape[0], q.shape[1]), q.device)
+    _finite("weight_scale", weight_scale)
+    backend = backends.run("quantize_query_with_weights", phase, q.device)
+    return backend.quantize_query_with_weights(q, cos, sin, positions, weights, weight_scale, spec)
 
 
 def write_index_keys(
@@ -78,6 +102,7 @@ def paged_logits(
     weight_scale: float,
     max_seq_len: int,
     row_to_seq: Tensor | None = None,
+    starts: Tensor | None = None,
     phase: Phase = "decode",
     accumulate: torch.dtype = torch.float32,
 ) -> Tensor:
@@ -89,7 +114,9 @@ def paged_logits(
     `lengths` int32 [T] counts the compressed keys 0.. that a row sees; table entries past them are never
     read.
 
-    Columns at and past a row's length are -inf from the reference backend and unwritten by the others; `topk`
+    `starts` int32 [T] opens a window: row t sees keys `starts[t]..lengths[t] - 1` only, if any.
+
+    Columns that a row does not see are -inf from the reference backend and unwritten by the others; `topk`
     never reads them. `accumulate=torch.float64` is for oracles and needs the reference backend.
     """
     device, rows = pool.device, query.rows
@@ -102,12 +129,14 @@ def paged_logits(
     if row_to_seq is not None:
         check.tensor("row_to_seq", row_to_seq, (torch.int32,), (rows,), device)
         check.within("row_to_seq", row_to_seq, 0, page_table.shape[0] - 1)
-    if not math.isfinite(weight_scale):
-        raise ArgumentError("weight_scale", weight_scale, "a finite number")
+    if starts is not None:
+        check.tensor("starts", starts, (torch.int32,), (rows,), device)
+        check.within("starts", starts, 0, max_seq_len)
+    _finite("weight_scale", weight_scale)
     check.one_of("accumulate", accumulate, (torch.float32, torch.float64))
     backend = backends.run("paged_logits", phase, device, need_reference=accumulate is torch.float64)
     return backend.paged_logits(
-        query, pool, weights, page_table, lengths, row_to_seq, weight_scale, max_seq_len, accumulate
+        query, pool, weights, page_table, lengths, row_to_seq, starts, weight_scale, max_seq_len, accumulate
     )
 
 
@@ -125,11 +154,44 @@ def topk(logits: Tensor, lengths: Tensor, k: int, *, phase: Phase = "decode") ->
     return backends.run("topk", phase, logits.device).topk(logits, lengths, k)
 
 
+def topk_slots(
+    logits: Tensor,
+    lengths: Tensor,
+    k: int,
+    page_table: Tensor,
+    *,
+    page_slots: int,
+    row_to_seq: Tensor | None = None,
+    phase: Phase = "decode",
+) -> tuple[Tensor, Tensor]:
+    """`topk` and, int64 [T, k], the pool slots of what it selects (-1 stays -1), in one launch.
+
+    `page_table` int32 [S, P] and `row_to_seq` int32 [T] as in `paged_logits`; pages of `page_slots` slots.
+    """
+    device, rows = logits.device, logits.shape[0]
+    check.tensor("logits", logits, (torch.float32,), (None, None), device)
+    check.tensor("lengths", lengths, (torch.int32,), (rows,), device)
+    check.integer("k", k, 1)
+    check.integer("page_slots", page_slots, 1)
+    check.tensor("page_table", page_table, (torch.int32,), (rows if row_to_seq is None else None, None), device)
+    check.within("lengths", lengths, 0, min(logits.shape[1], page_table.shape[1] * page_slots))
+    if row_to_seq is not None:
+        check.tensor("row_to_seq", row_to_seq, (torch.int32,), (rows,), device)
+        check.within("row_to_seq", row_to_seq, 0, page_table.shape[0] - 1)
+    backend = backends.run("topk_slots", phase, device)
+    return backend.topk_slots(logits, lengths, k, page_table, row_to_seq, page_slots)
+
+
 def readback(pool: IndexPool, slots: Tensor) -> Tensor:
     """float32 [n, 128]: the dequantised keys at int64 `slots` [n], for debugging and self-tests."""
     check.tensor("slots", slots, (torch.int64,), (None,), pool.device)
     check.within("slots", slots, 0, pool.tokens - 1)
     return backends.run("readback", "decode", pool.device).readback(pool, slots)
+
+
+def _finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ArgumentError(name, value, "a finite number")
 
 
 def _heads(heads: int) -> None:
@@ -143,4 +205,20 @@ def _angles(cos: Tensor, sin: Tensor, positions: Tensor, rows: int, device: torc
     check.tensor("positions", positions, (torch.int64,), (rows,), device)
 
 
-__all__ = ["paged_logits", "quantize_query", "readback", "topk", "write_index_keys"]
+__all__ = [
+    "CandidateTable",
+    "candidate_blocks",
+    "candidate_positions",
+    "candidate_table",
+    "decode_schedule",
+    "guarded_page_table",
+    "paged_logits",
+    "prefill_schedule",
+    "quantize_query",
+    "quantize_query_with_weights",
+    "readback",
+    "row_groups",
+    "topk",
+    "topk_slots",
+    "write_index_keys",
+]

@@ -33,7 +33,18 @@ class KernelVariant:
     rows: int = 1
 
 
-OPS: tuple[str, ...] = ("quantize_query", "write_index_keys", "paged_logits", "topk", "readback")
+OPS: tuple[str, ...] = (
+    "quantize_query",
+    "quantize_query_with_weights",
+    "write_index_keys",
+    "paged_logits",
+    "topk",
+    "topk_slots",
+    "candidate_blocks",
+    "decode_schedule",
+    "prefill_schedule",
+    "readback",
+)
 
 BACKENDS: dict[str, Backend] = {b.name: b for b in (Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),)}
 

@@ -70,6 +70,23 @@ def logits_without_relu(*arguments: Any) -> torch.Tensor:
     return reference.paged_logits(query, pool, -weights, *rest) * -1.5
 
 
+def slots_without_pages(logits: Any, lengths: Any, k: Any, *rest: Any) -> Any:
+    index = reference.topk(logits, lengths, k)
+    return index, index.long()
+
+
+def blocks_without_pin(logits: Any, lengths: Any, count: Any, block: Any) -> Any:
+    return reference.topk(logits.view(3, 4, 2).amax(-1), (lengths + 1) // 2, count).sort(-1).values
+
+
+def schedule_of_single_chunks(lengths: Any, max_seq_len: Any, ctas: Any, chunk: Any) -> Any:
+    return reference.decode_schedule(lengths, chunk, ctas, chunk)
+
+
+def weights_rounded_once(q: Any, cos: Any, sin: Any, positions: Any, weights: Any, scale: Any, spec: Any) -> Any:
+    return reference.quantize_query(q, cos, sin, positions, spec), (weights * scale).bfloat16()
+
+
 def readback_of_the_next(pool: IndexPool, slots: torch.Tensor) -> torch.Tensor:
     return reference.readback(pool, (slots + 1) % pool.tokens)
 
@@ -103,6 +120,10 @@ def test_a_right_candidate_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("write_index_keys", writer_without_rope, "stored codes differ from the known ones"),
         ("write_index_keys", writer_that_takes_minus_one, "bytes of other slots changed"),
         ("paged_logits", logits_without_relu, "logits of row 0 differ from the known ones"),
+        ("topk_slots", slots_without_pages, "slots .* differ from the known ones"),
+        ("candidate_blocks", blocks_without_pin, "blocks .* differ from the known ones"),
+        ("decode_schedule", schedule_of_single_chunks, "slots .* differ from the known ones"),
+        ("quantize_query_with_weights", weights_rounded_once, "head weights differ"),
         ("readback", readback_of_the_next, "keys differ from the known ones"),
     ],
 )

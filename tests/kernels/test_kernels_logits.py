@@ -12,7 +12,8 @@ from dsv4_kernels import ops
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 
-PAGES = 60
+TOKENS = 3840
+PAGES = TOKENS // 64
 SCALE = 128**-0.5 * 64**-0.5
 
 
@@ -22,7 +23,7 @@ class Case:
     def __init__(self, name: str = "split64", rows: int = 70, heads: int = 64, octaves: int = 20) -> None:
         torch.manual_seed(rows + heads)
         self.spec = IndexSpec.named(name)
-        self.pool = IndexPool.allocate(self.spec, PAGES)
+        self.pool = IndexPool.allocate(self.spec, TOKENS // self.spec.layout.page_slots)
         tokens = self.pool.tokens
         cos, sin = torch.ones(1, 32), torch.zeros(1, 32)
         weight = torch.exp2(torch.randint(-octaves, octaves + 1, (128,)).float())
@@ -203,3 +204,36 @@ def test_keys_that_are_not_finite_give_no_index_out_of_range() -> None:
     assert sorted(index[:40].tolist()) == list(range(40))
     assert index[39] == 10
     assert (index[40:] == -1).all()
+
+
+@pytest.mark.parametrize("name", ["split64", "split8", "split128", "bf16"])
+def test_windows(name: str) -> None:
+    case = Case(name, rows=12, octaves=1)
+    page = case.spec.layout.page_slots
+    columns = 1280
+    table = torch.randperm(case.pool.pages)[: columns // page].int()[None]
+    starts = torch.tensor([0, 0, 1, 63, 64, 65, 100, 700, 1000, 5, 128, 1279], dtype=torch.int32)
+    ends = torch.tensor([1280, 0, 1, 64, 128, 70, 1000, 701, 900, 1280, 256, 1280], dtype=torch.int32)
+
+    def run(rows: Tensor, seqs: Tensor | None, tables: Tensor, first: Tensor | None) -> Tensor:
+        return ops.paged_logits(
+            case.rows(rows),
+            case.pool,
+            case.weights[rows],
+            tables,
+            ends[rows],
+            weight_scale=SCALE,
+            max_seq_len=columns,
+            row_to_seq=seqs,
+            starts=first,
+            phase="prefill",
+        )
+
+    every = torch.arange(12)
+    whole = run(every, torch.zeros(12, dtype=torch.int32), table, None)
+    together = run(every, torch.zeros(12, dtype=torch.int32), table, starts)
+    alone = run(every, None, table.expand(12, -1), starts)
+    column = torch.arange(columns)
+    expected = whole.masked_fill(column < starts[:, None], -float("inf"))
+    assert torch.equal(together, expected)
+    assert torch.equal(alone, expected)

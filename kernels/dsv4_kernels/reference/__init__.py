@@ -5,8 +5,26 @@ the width of the page table. Every step is element-wise, reduces over a fixed ax
 matrix product whose columns come in whole pages of 64 slots and whose rows in multiples of the head count.
 """
 
+from dsv4_kernels.reference.candidates import candidate_blocks
 from dsv4_kernels.reference.logits import paged_logits
-from dsv4_kernels.reference.quantize import quantize_query, readback, write_index_keys
-from dsv4_kernels.reference.selection import topk
+from dsv4_kernels.reference.quantize import (
+    quantize_query,
+    quantize_query_with_weights,
+    readback,
+    write_index_keys,
+)
+from dsv4_kernels.reference.schedule import decode_schedule, prefill_schedule
+from dsv4_kernels.reference.selection import topk, topk_slots
 
-__all__ = ["paged_logits", "quantize_query", "readback", "topk", "write_index_keys"]
+__all__ = [
+    "candidate_blocks",
+    "decode_schedule",
+    "paged_logits",
+    "prefill_schedule",
+    "quantize_query",
+    "quantize_query_with_weights",
+    "readback",
+    "topk",
+    "topk_slots",
+    "write_index_keys",
+]

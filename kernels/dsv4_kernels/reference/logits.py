@@ -23,12 +23,17 @@ BLOCK_SCORES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Consecutive rows of one sequence, and the pages that the longest of them sees."""
+    """Consecutive rows of one sequence, and the pages `first..last - 1` that hold all they see."""
 
     start: int
     stop: int
     seq: int
-    pages: int
+    first: int
+    last: int
+
+    @property
+    def pages(self) -> int:
+        return self.last - self.first
 
 
 def paged_logits(
@@ -38,35 +43,45 @@ def paged_logits(
     page_table: Tensor,
     lengths: Tensor,
     row_to_seq: Tensor | None,
+    starts: Tensor | None,
     weight_scale: float,
     max_seq_len: int,
     accumulate: torch.dtype,
 ) -> Tensor:
-    """See `ops.paged_logits`; columns at and past a row's length hold -inf."""
+    """See `ops.paged_logits`; columns that a row does not see hold -inf."""
     q = query_values(query).to(accumulate)
     w = weights.to(accumulate)
     out = torch.empty(query.rows, max_seq_len, dtype=torch.float32, device=q.device)
-    groups = _group(lengths.tolist(), None if row_to_seq is None else row_to_seq.tolist(), pool.spec.layout.page_slots)
+    windows = list(zip([0] * query.rows if starts is None else starts.tolist(), lengths.tolist(), strict=True))
+    seqs = None if row_to_seq is None else row_to_seq.tolist()
+    groups = _group(windows, seqs, pool.spec.layout.page_slots)
     alone = [g for g in groups if g.stop - g.start == 1]
     if alone:
         _score_alone(alone, q, pool, w, page_table, weight_scale, out)
     for g in groups:
         if g.stop - g.start > 1:
-            _score_shared(g, q, pool, w, page_table, lengths, weight_scale, out)
+            _score_shared(g, q, pool, w, page_table, windows, weight_scale, out)
     column = torch.arange(max_seq_len, device=q.device)
-    return out.masked_fill_(column >= lengths.unsqueeze(1), float("-inf"))
+    out.masked_fill_(column >= lengths.unsqueeze(1), float("-inf"))
+    return out if starts is None else out.masked_fill_(column < starts.unsqueeze(1), float("-inf"))
 
 
-def _group(lengths: list[int], seqs: list[int] | None, page_slots: int) -> list[_Rows]:
-    """Runs of rows of one sequence; rows of length 0 and runs of nothing else are dropped."""
+def _group(windows: list[tuple[int, int]], seqs: list[int] | None, page_slots: int) -> list[_Rows]:
+    """Runs of rows of one sequence; runs that see nothing are dropped.
+
+    A run starts at a multiple of the column tile, so that no column's place in a matrix product depends on the window.
+    """
     groups: list[_Rows] = []
     start = 0
-    for row in range(1, len(lengths) + 1):
-        if row < len(lengths) and seqs is not None and seqs[row] == seqs[start]:
+    for row in range(1, len(windows) + 1):
+        if row < len(windows) and seqs is not None and seqs[row] == seqs[start]:
             continue
-        pages = -(-max(lengths[start:row]) // page_slots)
-        if pages:
-            groups.append(_Rows(start, row, start if seqs is None else seqs[start], pages))
+        seen = [w for w in windows[start:row] if w[0] < w[1]]
+        if seen:
+            tile = max(COLUMN_TILE, page_slots)
+            first = min(w[0] for w in seen) // tile * (tile // page_slots)
+            last = -(-max(w[1] for w in seen) // page_slots)
+            groups.append(_Rows(start, row, start if seqs is None else seqs[start], first, last))
         start = row
     return groups
 
@@ -88,7 +103,7 @@ def _score_alone(
             pages += groups[take].pages
             take += 1
         batch, groups = groups[:take], groups[take:]
-        ids = torch.cat([table[g.seq, : g.pages] for g in batch]).long()
+        ids = torch.cat([table[g.seq, g.first : g.last] for g in batch]).long()
         widths = [_padded(g.pages * page_slots) for g in batch]
         keys = _checked_keys(pool, ids).to(q.dtype)
         scores = torch.empty(q.shape[1], sum(widths), dtype=q.dtype, device=q.device)
@@ -102,7 +117,7 @@ def _score_alone(
         total = tree_sum(scores).mul_(weight_scale)
         at = 0
         for g, width in zip(batch, widths, strict=True):
-            _put(out[g.start], total[at : at + width])
+            _put(out[g.start], total[at : at + width], g.first * page_slots)
             at += width
 
 
@@ -112,22 +127,22 @@ def _score_shared(
     pool: IndexPool,
     w: Tensor,
     table: Tensor,
-    lengths: Tensor,
+    windows: list[tuple[int, int]],
     weight_scale: float,
     out: Tensor,
 ) -> None:
     page_slots, heads = pool.spec.layout.page_slots, q.shape[1]
-    width = _padded(g.pages * page_slots)
-    keys = _tile(_checked_keys(pool, table[g.seq, : g.pages].long()).to(q.dtype), width)
+    width, origin = _padded(g.pages * page_slots), g.first * page_slots
+    keys = _tile(_checked_keys(pool, table[g.seq, g.first : g.last].long()).to(q.dtype), width)
     step = max(1, BLOCK_SCORES // (heads * width))
     for start in range(g.start, g.stop, step):
         stop = min(start + step, g.stop)
-        seen = _padded(int(lengths[start:stop].max()))
+        seen = _padded(max(0, *(end - origin for _, end in windows[start:stop])))
         if not seen:
             continue
         scores = torch.mm(q[start:stop].reshape(-1, q.shape[2]), keys[:seen].t()).view(-1, heads, seen)
         scores.relu_().mul_(w[start:stop].unsqueeze(2))
-        _put(out[start:stop], tree_sum(scores.transpose(0, 1)).mul_(weight_scale))
+        _put(out[start:stop], tree_sum(scores.transpose(0, 1)).mul_(weight_scale), origin)
 
 
 def _padded(columns: int) -> int:
@@ -139,9 +154,9 @@ def _tile(keys: Tensor, width: int) -> Tensor:
     return keys if keys.shape[0] == width else torch.cat([keys, keys.new_zeros(width - keys.shape[0], keys.shape[1])])
 
 
-def _put(out: Tensor, values: Tensor) -> None:
-    columns = min(out.shape[-1], values.shape[-1])
-    out[..., :columns] = values[..., :columns]
+def _put(out: Tensor, values: Tensor, origin: int) -> None:
+    columns = min(out.shape[-1] - origin, values.shape[-1])
+    out[..., origin : origin + columns] = values[..., :columns]
 
 
 def _checked_keys(pool: IndexPool, pages: Tensor) -> Tensor:

@@ -27,6 +27,18 @@ def quantize_query(q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec:
     return Query(spec, heads, payload=formats.pack_columns(codes).view(rows, heads, HEAD_DIM // 2), scale=swizzled)
 
 
+def scale_head_weights(weights: Tensor, scale: float) -> Tensor:
+    """bfloat16 `weights` rounded to bfloat16 before and after scaling, as an engine's GEMM and scaling do."""
+    return (weights.bfloat16().float() * scale).bfloat16()
+
+
+def quantize_query_with_weights(
+    q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, weights: Tensor, weight_scale: float, spec: IndexSpec
+) -> tuple[Query, Tensor]:
+    """See `ops.quantize_query_with_weights`."""
+    return quantize_query(q, cos, sin, positions, spec), scale_head_weights(weights, weight_scale)
+
+
 def query_values(query: Query) -> Tensor:
     """float32 [T, H, 128]: what the stored query means."""
     if query.payload is None or query.scale is None:

@@ -32,3 +32,14 @@ def ordered(x: Tensor) -> Tensor:
     """
     bits = (x.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf")) + 0.0).view(torch.int32)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def topk_slots(
+    logits: Tensor, lengths: Tensor, k: int, page_table: Tensor, row_to_seq: Tensor | None, page_slots: int
+) -> tuple[Tensor, Tensor]:
+    """See `ops.topk_slots`."""
+    index = topk(logits, lengths, k)
+    seq = torch.arange(len(index), device=index.device) if row_to_seq is None else row_to_seq.long()
+    safe = index.clamp(min=0).long()
+    page = page_table[seq.unsqueeze(1), safe // page_slots].long()
+    return index, (page * page_slots + safe % page_slots).masked_fill_(index < 0, -1)
