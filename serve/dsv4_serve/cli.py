@@ -31,25 +31,15 @@ def root() -> None:
 @with_toggles
 def serve(
     toggles: dict[str, str],
-    host: Annotated[
-        str, typer.Option(help="address to listen on; beyond loopback set an API key")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="address to listen on; beyond loopback set an API key")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="public port; 0 takes a free one")] = 8000,
-    admin_port: Annotated[
-        int, typer.Option(help="port of /metrics and /manifest; 0 takes a free one")
-    ] = 8001,
+    admin_port: Annotated[int, typer.Option(help="port of /metrics and /manifest; 0 takes a free one")] = 8001,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would run, and run nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="with --dry-run: print JSON")] = False,
     json_logs: Annotated[bool, typer.Option("--json-logs", help="one JSON object a log line")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="log what is left to the engine's log otherwise")
-    ] = False,
-    drain_seconds: Annotated[
-        float, typer.Option(help="how long running requests may finish at shutdown")
-    ] = 30.0,
-    startup_seconds: Annotated[
-        float, typer.Option(help="how long the engine may take to become ready")
-    ] = 1800.0,
+    verbose: Annotated[bool, typer.Option("--verbose", help="log what is left to the engine's log otherwise")] = False,
+    drain_seconds: Annotated[float, typer.Option(help="how long running requests may finish at shutdown")] = 30.0,
+    startup_seconds: Annotated[float, typer.Option(help="how long the engine may take to become ready")] = 1800.0,
     max_inflight: Annotated[int, typer.Option(help="requests under way above which 429 is answered")] = 512,
     max_body_mib: Annotated[int, typer.Option(help="largest request body in MiB")] = 32,
 ) -> int:
@@ -96,9 +86,7 @@ def tiny_model(
         raise CommandError(f"{directory}: cannot be written: {error.strerror or error}") from error
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     written = {"directory": str(directory), "seed": seed, "bytes": size}
-    typer.echo(
-        json.dumps(written) if as_json else f"{directory}: tiny DeepSeek-V4, seed {seed}, {size / 1e6:.1f} MB"
-    )
+    typer.echo(json.dumps(written) if as_json else f"{directory}: tiny DeepSeek-V4, seed {seed}, {size / 1e6:.1f} MB")
     return 0
 
 

@@ -113,9 +113,7 @@ FLAGS: tuple[Flag, ...] = (
         "backend of the indexer's kernels; auto takes the first that passes its known-answer test",
         True,
     ),
-    Flag(
-        "DSV4_ALLOW_FALLBACK", BOOL, False, "serve without a kernel path that was asked for and is not there"
-    ),
+    Flag("DSV4_ALLOW_FALLBACK", BOOL, False, "serve without a kernel path that was asked for and is not there"),
     Flag("DSV4_SHADOW_RECALL", BOOL, False, "measure the indexer's recall on live requests", True),
     Flag("DSV4_API_KEYS_FILE", PATH, None, "file of accepted API keys, one a line"),
 )
@@ -127,9 +125,7 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(("DSV4_KV_LAYOUT", "v41"), ("DSV4_INDEXER_DTYPE", "fp8"), "V4.1 defines its index keys in fp4"),
     Conflict(("DSV4_PAGE8", True), ("DSV4_KV_LAYOUT", "v4"), "pages of 8 index keys exist for V4.1 only"),
     Conflict(("DSV4_PAGE8", True), ("DSV4_INDEXER_DTYPE", "fp8"), "pages of 8 exist for fp4 index keys only"),
-    Conflict(
-        ("DSV4_PAGE8", True), ("DSV4_INDEXER_DTYPE", "bf16"), "pages of 8 exist for fp4 index keys only"
-    ),
+    Conflict(("DSV4_PAGE8", True), ("DSV4_INDEXER_DTYPE", "bf16"), "pages of 8 exist for fp4 index keys only"),
     Conflict(("DSV4_SPECULATIVE", "dspark"), ("DSV4_KV_LAYOUT", "v4"), "DSpark's draft comes with V4.1 only"),
     Conflict(("DSV4_ROWGROUP", True), ("DSV4_INDEXER_DTYPE", "fp8"), "row groups read fp4 index keys"),
     Conflict(("DSV4_ROWGROUP", True), ("DSV4_INDEXER_DTYPE", "bf16"), "row groups read fp4 index keys"),

@@ -77,9 +77,7 @@ class Lifecycle:
 
     def describe(self) -> dict[str, Any]:
         """The answer of /startupz."""
-        finished = [
-            {"name": p.name, "seconds": round(p.seconds, 3), "source": p.source} for p in self.phases()
-        ]
+        finished = [{"name": p.name, "seconds": round(p.seconds, 3), "source": p.source} for p in self.phases()]
         running = {"name": self.current, "seconds": round(self.seconds_in_phase, 3)} if self.current else None
         return {
             "started": self.started_once,

@@ -35,10 +35,7 @@ def package_versions() -> dict[str, str | None]:
 
 
 def describe_flags(resolved: Resolved) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"value": setting.value, "origin": setting.origin}
-        for name, setting in resolved.settings.items()
-    }
+    return {name: {"value": setting.value, "origin": setting.origin} for name, setting in resolved.settings.items()}
 
 
 def redact_command(command: list[str]) -> list[str]:

@@ -16,9 +16,7 @@ RETRY_SECONDS = {"starting": 2, "unhealthy": 2, "draining": 10, "dead": 10}
 
 def bad_key(given: bool) -> ApiError:
     problem = "The API key is not valid." if given else "No API key: send Authorization: Bearer KEY."
-    return ApiError(
-        401, problem, "authentication_error", None, "invalid_api_key", {"WWW-Authenticate": "Bearer"}
-    )
+    return ApiError(401, problem, "authentication_error", None, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
 
 
 def unknown_route(method: str, path: str) -> ApiError:
@@ -32,9 +30,7 @@ def wrong_method(method: str, path: str, allowed: str) -> ApiError:
 
 
 def body_too_large(limit: int) -> ApiError:
-    return ApiError(
-        413, f"The body exceeds {limit} bytes, the limit of this server.", code="request_too_large"
-    )
+    return ApiError(413, f"The body exceeds {limit} bytes, the limit of this server.", code="request_too_large")
 
 
 def too_many(limit: int) -> ApiError:
@@ -44,9 +40,7 @@ def too_many(limit: int) -> ApiError:
 
 def not_ready(state: str, reason: str) -> ApiError:
     headers = {"Retry-After": str(RETRY_SECONDS.get(state, 2))}
-    return ApiError(
-        503, f"The server is not ready: {reason}.", "service_unavailable", None, "not_ready", headers
-    )
+    return ApiError(503, f"The server is not ready: {reason}.", "service_unavailable", None, "not_ready", headers)
 
 
 def engine_lost(reason: str) -> ApiError:

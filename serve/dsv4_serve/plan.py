@@ -29,9 +29,7 @@ class Plan:
 
     def describe(self) -> dict[str, Any]:
         """What --dry-run prints."""
-        adapter = ADAPTERS[self.profile.engine.name](
-            EngineRun(model_directory(self.profile.model), UNDRAWN_PORT)
-        )
+        adapter = ADAPTERS[self.profile.engine.name](EngineRun(model_directory(self.profile.model), UNDRAWN_PORT))
         return {
             "profile": self.profile.name,
             "model": str(model_directory(self.profile.model)),

@@ -22,21 +22,19 @@ from dsv4_serve.logs import log
 from dsv4_serve.metrics.registry import LauncherMetrics
 from dsv4_serve.settings import ServeSettings
 from dsv4_serve.startup import EngineNotReadyError, bring_up, record_phases, watch
-from dsv4_serve.supervisor import EngineProcess, free_port
+from dsv4_serve.supervisor import STOP_SECONDS, EngineProcess, free_port
+
+CUT_SECONDS = 1.0
 
 MakeAdapter = Callable[[EngineRun], EngineAdapter]
 
 
-def serve(
-    settings: ServeSettings, make_adapter: MakeAdapter, model_dir: Path, warnings: Sequence[str] = ()
-) -> int:
+def serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: Path, warnings: Sequence[str] = ()) -> int:
     """Serve until a signal (exit code 0) or the engine's end (1). PreflightError when a port is taken."""
     return uvloop.run(_serve(settings, make_adapter, model_dir, warnings))
 
 
-async def _serve(
-    settings: ServeSettings, make_adapter: MakeAdapter, model_dir: Path, warnings: Sequence[str]
-) -> int:
+async def _serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: Path, warnings: Sequence[str]) -> int:
     public = bind(settings.host, settings.port, "--port")
     admin = bind(settings.host, settings.admin_port, "--admin-port")
     signals = Signals()
@@ -52,9 +50,11 @@ async def _serve(
             stack.push_async_callback(Listener(app, bound).close)
         stack.push_async_callback(engine.stop)
         log.info("%s on %s, admin on %s", settings.profile.model.name, url(public), url(admin))
-        code = await _supervise(front, engine, signals)
+        code = await _supervise(front, engine, signals, url(public))
         if signals.force.is_set():
             engine.kill()
+        # Requests that outlived the drain were given their time; the engine need not wait for them again.
+        await engine.stop(CUT_SECONDS if front.inflight else STOP_SECONDS)
     log.info("stopped")
     return code
 
@@ -69,12 +69,12 @@ async def _start_engine(adapter: EngineAdapter, front: Front) -> EngineProcess:
     return engine
 
 
-async def _supervise(front: Front, engine: EngineProcess, signals: Signals) -> int:
+async def _supervise(front: Front, engine: EngineProcess, signals: Signals, public_url: str) -> int:
     """Until the first of: a signal (0), the engine's end, its failure to become ready, its own word (1)."""
     watched: dict[str, asyncio.Task[Any]] = {
         "signal": asyncio.create_task(signals.stop.wait()),
         "death": asyncio.create_task(engine.wait()),
-        "unready": asyncio.create_task(_ready_then_watch(front)),
+        "unready": asyncio.create_task(_ready_then_watch(front, public_url)),
     }
     try:
         await asyncio.wait(watched.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -100,12 +100,12 @@ async def _drain_or_die(front: Front, death: asyncio.Task[Any], signals: Signals
     return 1 if signals.force.is_set() else 0
 
 
-async def _ready_then_watch(front: Front) -> str:
+async def _ready_then_watch(front: Front, public_url: str) -> str:
     lifecycle, settings = front.lifecycle, front.settings
     await bring_up(front.adapter, front.client, lifecycle, settings.startup_seconds)
     record_phases(lifecycle, front.metrics)
     seconds = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in lifecycle.phases())
-    log.info("ready after %.1f s (%s)", lifecycle.uptime, seconds)
+    log.info("ready on %s after %.1f s (%s)", public_url, lifecycle.uptime, seconds)
     return f"the engine says that it is dead: {await watch(front.client, lifecycle)}"
 
 

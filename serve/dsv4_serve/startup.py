@@ -58,9 +58,7 @@ async def watch(client: EngineClient, lifecycle: Lifecycle) -> str:
             lifecycle.set_healthy()
 
 
-async def _until_healthy(
-    adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle, end: float
-) -> None:
+async def _until_healthy(adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle, end: float) -> None:
     said = time.monotonic()
     while True:
         try:

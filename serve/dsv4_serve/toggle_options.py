@@ -38,9 +38,7 @@ def _option(flag: Flag) -> inspect.Parameter:
         metavar = flag.kind.accepted if flag.kind.name == "choice" else flag.kind.name.upper()
         option = typer.Option(flag.twin, help=_help(flag), metavar=metavar, rich_help_panel=PANEL)
         annotation = Annotated[str | None, option]
-    return inspect.Parameter(
-        _parameter(flag), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
+    return inspect.Parameter(_parameter(flag), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _help(flag: Flag) -> str:

@@ -55,9 +55,7 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnreachableError(f"{method} {path}: {error or type(error).__name__}") from error
         if response.status != 200:
-            raise EngineUnreachableError(
-                f"{method} {path}: {response.status} {text[:MAX_ERROR_TEXT]}", response.status
-            )
+            raise EngineUnreachableError(f"{method} {path}: {response.status} {text[:MAX_ERROR_TEXT]}", response.status)
         return text
 
 

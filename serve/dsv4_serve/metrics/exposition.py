@@ -47,20 +47,14 @@ def _entry(family: Metric, provider: str) -> MetricName:
     name = f"{family.name}_total" if family.type == "counter" else family.name
     entry = BY_NAME.get(name)
     if entry is None:
-        raise MetricsError(
-            f"engine {provider!r} exports {name}, which the table of metric names does not have"
-        )
+        raise MetricsError(f"engine {provider!r} exports {name}, which the table of metric names does not have")
     if provider not in entry.providers:
         raise MetricsError(f"{name}: the table does not list engine {provider!r} as a provider")
     if family.type != entry.type:
-        raise MetricsError(
-            f"{name}: engine {provider!r} exports a {family.type}, the table says {entry.type}"
-        )
+        raise MetricsError(f"{name}: engine {provider!r} exports a {family.type}, the table says {entry.type}")
     for sample in family.samples:
         labels = set(sample.labels) - {"le"}
         if labels != set(entry.labels):
             found, wanted = sorted(labels), sorted(entry.labels)
-            raise MetricsError(
-                f"{name}: engine {provider!r} exports the labels {found}, the table says {wanted}"
-            )
+            raise MetricsError(f"{name}: engine {provider!r} exports the labels {found}, the table says {wanted}")
     return entry

@@ -52,9 +52,7 @@ NAMES: tuple[MetricName, ...] = (
         "tokens",
         "tokens in the pool, cached ones included",
     ),
-    _engine(
-        "dsv4_kv_bytes_per_token", "gauge", ("region",), "bytes", "bytes that one token of context costs"
-    ),
+    _engine("dsv4_kv_bytes_per_token", "gauge", ("region",), "bytes", "bytes that one token of context costs"),
     _engine("dsv4_prompt_tokens_total", "counter", (), "tokens", "prompt tokens of admitted requests"),
     _engine(
         "dsv4_cached_tokens_total",
@@ -73,9 +71,7 @@ NAMES: tuple[MetricName, ...] = (
         "seconds",
         "from arrival in the engine to first token",
     ),
-    _engine(
-        "dsv4_inter_token_latency_seconds", "histogram", (), "seconds", "between two tokens of one request"
-    ),
+    _engine("dsv4_inter_token_latency_seconds", "histogram", (), "seconds", "between two tokens of one request"),
     _engine(
         "dsv4_indexer_launches_total",
         "counter",
@@ -90,13 +86,9 @@ NAMES: tuple[MetricName, ...] = (
         "launches",
         "launches that a backend other than the requested one served",
     ),
-    _later(
-        "dsv4_indexer_recall", "gauge", (), "ratio", "share of the exact top-k that the served top-k found"
-    ),
+    _later("dsv4_indexer_recall", "gauge", (), "ratio", "share of the exact top-k that the served top-k found"),
     _later("dsv4_indexer_workspace_bytes", "gauge", (), "bytes", "scratch memory of the indexer's kernels"),
-    _later(
-        "dsv4_compile_events_after_ready_total", "counter", (), "events", "kernels compiled on live requests"
-    ),
+    _later("dsv4_compile_events_after_ready_total", "counter", (), "events", "kernels compiled on live requests"),
     _launcher(
         "dsv4_requests_total",
         "counter",
@@ -104,12 +96,8 @@ NAMES: tuple[MetricName, ...] = (
         "requests",
         "requests to /v1/* by the status they ended with",
     ),
-    _launcher(
-        "dsv4_startup_phase_seconds", "gauge", ("phase",), "seconds", "duration of a phase of start-up"
-    ),
-    _launcher(
-        "dsv4_front_inflight_requests", "gauge", (), "requests", "requests between the front and the engine"
-    ),
+    _launcher("dsv4_startup_phase_seconds", "gauge", ("phase",), "seconds", "duration of a phase of start-up"),
+    _launcher("dsv4_front_inflight_requests", "gauge", (), "requests", "requests between the front and the engine"),
     _launcher(
         "dsv4_front_first_byte_seconds",
         "histogram",

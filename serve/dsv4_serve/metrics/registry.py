@@ -21,9 +21,7 @@ class LauncherMetrics:
         self.requests: Counter = self._make(Counter, "dsv4_requests_total")
         self.startup_phase: Gauge = self._make(Gauge, "dsv4_startup_phase_seconds")
         self.inflight: Gauge = self._make(Gauge, "dsv4_front_inflight_requests")
-        self.first_byte: Histogram = self._make(
-            Histogram, "dsv4_front_first_byte_seconds", buckets=SECONDS_BUCKETS
-        )
+        self.first_byte: Histogram = self._make(Histogram, "dsv4_front_first_byte_seconds", buckets=SECONDS_BUCKETS)
         self.refused: Counter = self._make(Counter, "dsv4_engine_metrics_refused_total")
         self.engine_up: Gauge = self._make(Gauge, "dsv4_engine_up")
 

@@ -33,9 +33,7 @@ def profile_path(name_or_path: str) -> Path:
         names = profile_names()
         nearest = difflib.get_close_matches(name_or_path, names, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(names) or 'none'}"
-        raise UsageError(
-            f"profile {name_or_path!r}: not in {PROFILES}; {hint} (or give the path of a YAML file)"
-        )
+        raise UsageError(f"profile {name_or_path!r}: not in {PROFILES}; {hint} (or give the path of a YAML file)")
     return path
 
 

@@ -1,0 +1,185 @@
+"""Start, readiness, death, drain and the end of a server, with real processes and signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import httpx
+
+from dsv4_serve.lifecycle import Lifecycle
+from serve.harness import Launcher, chat_body, wait_until
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Stream:
+    """A streamed request in the background; `text` is complete once `join` returned."""
+
+    def __init__(self, launcher: Launcher, tokens: int) -> None:
+        self.url = launcher.url + "/v1/chat/completions"
+        self.body = chat_body(stream=True, max_tokens=tokens)
+        self.text = ""
+        self.started = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        assert self.started.wait(30)
+
+    def _run(self) -> None:
+        with (
+            httpx.Client(timeout=60, trust_env=False) as client,
+            client.stream("POST", self.url, json=self.body) as answer,
+        ):
+            for chunk in answer.iter_text():
+                self.text += chunk
+                self.started.set()
+
+    def join(self) -> None:
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+
+
+def test_until_ready_it_lives_explains_itself_and_refuses(model_dir: Path) -> None:
+    with Launcher(model_dir, standin=["--start-delay", "1.5"], wait=False) as launcher:
+        assert launcher.get("/livez").status_code == 200
+        not_yet = launcher.get("/readyz")
+        assert (not_yet.status_code, not_yet.json()["state"]) == (503, "starting")
+        assert "the engine is starting" in not_yet.json()["reason"]
+        startup = launcher.get("/startupz")
+        assert (startup.status_code, startup.json()["running_phase"]["name"]) == (503, "engine_boot")
+        refused = launcher.chat()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+        assert int(refused.headers["retry-after"]) > 0
+        assert launcher.get("/v1/models").status_code == 503
+        assert "dsv4_kv_capacity_tokens" not in launcher.get("/metrics").text
+        assert "dsv4_engine_up 0.0" in launcher.get("/metrics").text
+        assert launcher.get("/manifest").json()["engine"]["effective"] is None
+
+        wait_until(launcher.ready, "ready")
+        startup = launcher.get("/startupz")
+        assert startup.status_code == 200
+        phases = {phase["name"]: phase for phase in startup.json()["phases"]}
+        assert phases["engine_boot"]["seconds"] > 1
+        assert phases["weights"] == {"name": "weights", "seconds": 0.25, "source": "engine"}
+        assert list(phases) == ["engine_boot", "first_generation", "weights", "pools"]
+        assert 'dsv4_startup_phase_seconds{phase="weights"} 0.25' in launcher.get("/metrics").text
+        assert "dsv4_engine_up 1.0" in launcher.get("/metrics").text
+
+
+def test_health_alone_does_not_make_it_ready(model_dir: Path) -> None:
+    with Launcher(model_dir, ["--startup-seconds", "2"], ["--never-ready"], wait=False) as launcher:
+        wait_until(lambda: launcher.get("/startupz").json()["running_phase"]["name"] == "first_generation", "healthy")
+        assert launcher.get("/readyz").status_code == 503
+        assert launcher.exit_code() == 1
+    assert "not ready after 2 s: POST /v1/completions: 503" in launcher.text
+    assert "Traceback" not in launcher.text
+
+
+def test_an_engine_that_cannot_start_ends_the_server_with_its_reason(model_dir: Path) -> None:
+    with Launcher(model_dir, standin=["--crash-at-start"], wait=False) as launcher:
+        assert launcher.exit_code() == 1
+    assert "engine | standin: out of memory: 3 bytes short" in launcher.log
+    assert "the engine exited with code 9; its last line: standin: out of memory: 3 bytes short" in launcher.text
+
+
+def test_the_engines_death_is_told_to_streams_and_ends_the_server(model_dir: Path) -> None:
+    with Launcher(model_dir) as launcher:
+        stream = Stream(launcher, 100_000)
+        os.kill(launcher.engine_pid(), signal.SIGKILL)
+        assert launcher.exit_code() == 1
+        stream.join()
+    assert '"code": "engine_lost"' in stream.text
+    assert "the engine was killed by SIGKILL" in launcher.text
+
+
+def test_sigterm_lets_streams_finish_refuses_new_ones_and_exits_0(model_dir: Path) -> None:
+    with Launcher(model_dir, standin=["--rate", "20"]) as launcher:
+        stream = Stream(launcher, 30)
+        pid = launcher.engine_pid()
+        launcher.signal(signal.SIGTERM)
+        wait_until(lambda: launcher.get("/readyz").status_code == 503, "draining")
+        assert launcher.get("/readyz").json()["state"] == "draining"
+        assert launcher.get("/livez").status_code == 200
+        refused = launcher.chat()
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
+        stream.join()
+        assert launcher.exit_code() == 0
+    assert stream.text.count("data: {") == 30
+    assert stream.text.endswith("data: [DONE]\n\n")
+    assert not alive(pid)
+
+
+def test_a_drain_has_a_limit(model_dir: Path) -> None:
+    with Launcher(model_dir, ["--drain-seconds", "0.5"]) as launcher:
+        stream = Stream(launcher, 100_000)
+        launcher.signal(signal.SIGTERM)
+        assert launcher.exit_code() == 0
+        stream.join()
+    assert "1 requests were cut" in launcher.text
+    assert '"code": "engine_lost"' in stream.text
+
+
+def test_a_second_signal_ends_it_at_once(model_dir: Path) -> None:
+    with Launcher(model_dir, ["--drain-seconds", "600"], ["--ignore-sigterm"]) as launcher:
+        stream = Stream(launcher, 100_000)
+        pid = launcher.engine_pid()
+        launcher.signal(signal.SIGINT)
+        wait_until(lambda: "SIGINT: no new requests" in launcher.text, "the first signal was seen")
+        launcher.signal(signal.SIGINT)
+        assert launcher.exit_code() == 1
+        stream.join()
+    assert not alive(pid)
+
+
+def test_an_idle_server_stops_on_sigint(model_dir: Path) -> None:
+    with Launcher(model_dir) as launcher:
+        launcher.signal(signal.SIGINT)
+        assert launcher.exit_code() == 0
+    assert "stopped" in launcher.log[-1]
+
+
+def test_the_engine_does_not_outlive_a_killed_launcher(model_dir: Path) -> None:
+    with Launcher(model_dir) as launcher:
+        pid = launcher.engine_pid()
+        assert alive(pid)
+        launcher.signal(signal.SIGKILL)
+        launcher.exit_code()
+        wait_until(lambda: not alive(pid), "the engine ended with its launcher")
+
+
+def test_a_taken_port_is_a_preflight_failure(model_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Launcher(model_dir, ["--port", str(port)], wait=False) as launcher:
+            assert launcher.exit_code() == 3
+    assert re.search(rf"cannot listen on 127.0.0.1:{port}: .*; --port picks another", launcher.text)
+    assert "Traceback" not in launcher.text
+
+
+def test_states_only_move_forward() -> None:
+    clock = iter([0.0, 1.0, 3.0, 3.0, 10.0]).__next__
+    lifecycle = Lifecycle(clock)
+    lifecycle.begin("engine_boot", "starting")
+    lifecycle.begin("first_generation", "no generation yet")
+    assert [(phase.name, phase.seconds) for phase in lifecycle.phases()] == [("engine_boot", 2.0)]
+    lifecycle.set_ready()
+    lifecycle.set_unhealthy("no answer")
+    assert (lifecycle.ready, lifecycle.reason) == (False, "no answer")
+    lifecycle.set_healthy()
+    assert lifecycle.ready
+    lifecycle.set_draining()
+    lifecycle.set_healthy()
+    lifecycle.set_ready()
+    assert lifecycle.state == "draining"
+    lifecycle.set_dead("killed")
+    lifecycle.set_draining()
+    assert (lifecycle.state, lifecycle.reason) == ("dead", "killed")
