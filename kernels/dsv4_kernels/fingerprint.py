@@ -22,6 +22,8 @@ def describe(spec: IndexSpec, kernel: str) -> dict[str, object]:
         "page_slots": of.page_slots,
         "bytes_per_token": of.bytes_per_token,
         "tensors": [[t.name, list(t.shape), str(t.dtype)] for t in of.tensors],
+        "payload": asdict(of.payload),
+        "scale": asdict(of.scale),
         "convention": asdict(spec.convention),
         "hadamard": spec.hadamard,
         "kernel": kernel,

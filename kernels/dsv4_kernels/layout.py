@@ -51,8 +51,7 @@ bf16 (256 B a token) and float32 (512 B, for numerical triage only): plain rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
@@ -65,7 +64,6 @@ HEAD_DIM = 128
 GROUPS = 4
 
 Format = Literal["fp4", "fp8", "bf16", "float32"]
-InPage = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +80,44 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PayloadOrder:
+    """Byte `j` of slot `o` is `o // run * run_stride + o % run * slot_stride + j // 16 * group_stride + j % 16`."""
+
+    slot_stride: int
+    group_stride: int = 16
+    run: int = 1 << 20
+    run_stride: int = 0
+
+    def at(self, o: Tensor, j: Tensor) -> Tensor:
+        rows = o // self.run * self.run_stride + o % self.run * self.slot_stride
+        return rows + j // 16 * self.group_stride + j % 16
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOrder:
+    """Where the scale of group `c` of slot `o` lies in a page.
+
+    `base + o // run * run_stride + o % run * slot_stride + c % lanes * lane_stride + c // lanes`
+    """
+
+    slot_stride: int
+    lane_stride: int
+    base: int = 0
+    lanes: int = GROUPS
+    run: int = 1 << 20
+    run_stride: int = 0
+
+    def at(self, o: Tensor, c: Tensor) -> Tensor:
+        rows = self.base + o // self.run * self.run_stride + o % self.run * self.slot_stride
+        return rows + c % self.lanes * self.lane_stride + c // self.lanes
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """A named arrangement of index keys in pages.
 
-    `payload_at(o, j)` and `scale_at(o, c)` are byte offsets inside one page of the tensor that holds them
-    (the first holds the payload, the last the scales; they may be the same tensor). Formats without scales
-    have `scale_bytes` 0.
+    `payload` and `scale` order the bytes inside one page of the tensor that holds them (the first of `tensors`
+    holds the payload, the last the scales; they may be the same). Formats without scales have `scale_bytes` 0.
     """
 
     name: str
@@ -96,8 +126,8 @@ class Layout:
     payload_bytes: int
     scale_bytes: int
     tensors: tuple[TensorSpec, ...]
-    payload_at: InPage = field(compare=False, repr=False)
-    scale_at: InPage = field(compare=False, repr=False)
+    payload: PayloadOrder
+    scale: ScaleOrder = ScaleOrder(0, 0)
 
     @property
     def bytes_per_token(self) -> int:
@@ -116,15 +146,17 @@ class Layout:
 
         `page_stride` is the distance of two pages in bytes, that of a dense pool by default.
         """
-        return _offsets(
-            slots, self.page_slots, page_stride or self.payload_spec.bytes_per_page, self.payload_at, self.payload_bytes
-        )
+        page, o = slots // self.page_slots, slots % self.page_slots
+        stride = page_stride or self.payload_spec.bytes_per_page
+        j = torch.arange(self.payload_bytes, device=slots.device)
+        return (page * stride)[:, None] + self.payload.at(o[:, None], j)
 
     def scale_offsets(self, slots: Tensor, page_stride: int | None = None) -> Tensor:
         """int64 [n, scale_bytes]: byte offsets in the tensor that holds the scales."""
-        return _offsets(
-            slots, self.page_slots, page_stride or self.scale_spec.bytes_per_page, self.scale_at, self.scale_bytes
-        )
+        page, o = slots // self.page_slots, slots % self.page_slots
+        stride = page_stride or self.scale_spec.bytes_per_page
+        c = torch.arange(self.scale_bytes, device=slots.device)
+        return (page * stride)[:, None] + self.scale.at(o[:, None], c)
 
     def require_same(self, other: Layout) -> None:
         """Raise LayoutMismatchError unless `other` is this layout."""
@@ -132,70 +164,45 @@ class Layout:
             raise LayoutMismatchError(f"layout {other.name!r} used where the pool holds {self.name!r}")
 
 
-def _offsets(slots: Tensor, page_slots: int, page_stride: int, at: InPage, count: int) -> Tensor:
-    page, o = slots // page_slots, slots % page_slots
-    return (page * page_stride)[:, None] + at(o[:, None], torch.arange(count, device=slots.device))
+def _fp4(name: str, slots: int, tensors: tuple[TensorSpec, ...], payload: PayloadOrder, scale: ScaleOrder) -> Layout:
+    return Layout(name, "fp4", slots, 64, 4, tensors, payload, scale)
 
 
-def _rows(row_bytes: int, base: int = 0) -> InPage:
-    return lambda o, j: base + o * row_bytes + j
+def _pages(bytes_: int) -> tuple[TensorSpec]:
+    return (TensorSpec("pages", (bytes_,), torch.uint8),)
 
 
 def _split(name: str, slots: int) -> Layout:
-    quarter = slots // 4
-    tensors = (
-        TensorSpec("payload", (1, GROUPS, slots, 16), torch.uint8),
-        TensorSpec("scale", (1, GROUPS, slots), torch.uint8),
-    )
-    return Layout(
-        name,
-        "fp4",
-        slots,
-        64,
-        4,
-        tensors,
-        lambda o, j: j // 16 * (slots * 16) + o * 16 + j % 16,
-        lambda o, c: c * slots + o % quarter * 4 + o // quarter,
-    )
+    payload = TensorSpec("payload", (1, GROUPS, slots, 16), torch.uint8)
+    scale = TensorSpec("scale", (1, GROUPS, slots), torch.uint8)
+    quarters = ScaleOrder(4, slots, run=slots // 4, run_stride=1)
+    return _fp4(name, slots, (payload, scale), PayloadOrder(16, slots * 16), quarters)
 
 
 def _record68(name: str, slots: int, n: int) -> Layout:
     lanes = 64 // n
-    run = GROUPS // lanes
-    return Layout(
-        name,
-        "fp4",
-        slots,
-        64,
-        4,
-        (TensorSpec("pages", (slots * 68,), torch.uint8),),
-        lambda o, j: o // n * (n * 64) + j // 16 * (n * 16) + o % n * 16 + j % 16,
-        lambda o, c: slots * 64 + o // n * (n * 4) + c % lanes * (n * run) + o % n * run + c // lanes,
-    )
+    width = GROUPS // lanes
+    scale = ScaleOrder(width, n * width, base=slots * 64, lanes=lanes, run=n, run_stride=n * 4)
+    return _fp4(name, slots, _pages(slots * 68), PayloadOrder(16, n * 16, run=n, run_stride=n * 64), scale)
 
 
 SPLIT64 = _split("split64", 64)
 SPLIT128 = _split("split128", 128)
-SPLIT8 = Layout(
+SPLIT8 = _fp4(
     "split8",
-    "fp4",
     8,
-    64,
-    4,
     (TensorSpec("payload", (1, 4, GROUPS, 2, 16), torch.uint8), TensorSpec("scale", (1, GROUPS, 8), torch.uint8)),
-    lambda o, j: (o % 4 * 4 + j // 16) * 32 + o // 4 * 16 + j % 16,
-    lambda o, c: c * 8 + o,
+    PayloadOrder(128, 32, run=4, run_stride=16),
+    ScaleOrder(1, 8),
 )
-FUSED_CUDA = Layout(
-    "fused_cuda", "fp4", 64, 64, 4, (TensorSpec("pages", (64 * 68,), torch.uint8),), _rows(64), _rows(4, 64 * 64)
-)
+FUSED_CUDA = _fp4("fused_cuda", 64, _pages(64 * 68), PayloadOrder(64), ScaleOrder(4, 1, base=64 * 64))
 RECORD68 = _record68("record68", 64, 32)
 RECORD68_N16 = _record68("record68_n16", 64, 16)
 RECORD68_P128 = _record68("record68_p128", 128, 32)
-FP8 = Layout("fp8", "fp8", 64, 128, 4, (TensorSpec("pages", (64 * 132,), torch.uint8),), _rows(128), _rows(4, 64 * 128))
-BF16 = Layout("bf16", "bf16", 64, 256, 0, (TensorSpec("payload", (64, 128), torch.bfloat16),), _rows(256), _rows(0))
+FP8 = Layout("fp8", "fp8", 64, 128, 4, _pages(64 * 132), PayloadOrder(128), ScaleOrder(4, 1, base=64 * 128))
+BF16 = Layout("bf16", "bf16", 64, 256, 0, (TensorSpec("payload", (64, 128), torch.bfloat16),), PayloadOrder(256))
 FLOAT32 = Layout(
-    "float32", "float32", 64, 512, 0, (TensorSpec("payload", (64, 128), torch.float32),), _rows(512), _rows(0)
+    "float32", "float32", 64, 512, 0, (TensorSpec("payload", (64, 128), torch.float32),), PayloadOrder(512)
 )
 
 LAYOUTS: dict[str, Layout] = {
@@ -220,4 +227,4 @@ def page_offsets(of: Layout, device: torch.device) -> tuple[Tensor, Tensor]:
     """
     o = torch.arange(of.page_slots, device=device)[:, None]
     c = torch.arange(GROUPS, device=device)
-    return (of.payload_at(o, c * 16) // 16).reshape(-1), of.scale_at(o, c).reshape(-1)
+    return (of.payload.at(o, c * 16) // 16).reshape(-1), of.scale.at(o, c).reshape(-1)
