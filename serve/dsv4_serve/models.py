@@ -23,7 +23,7 @@ def model_directory(model: Model) -> Path:
     """Where the model is, or will be; nothing is read but the sources that define the tiny model."""
     if model.path is not None:
         return Path(model.path).expanduser().resolve()
-    if (TRAINED_TINY / "config.json").is_file():
+    if all(any(TRAINED_TINY.glob(pattern)) for pattern in ("config.json", "tokenizer.json", "*.safetensors")):
         return TRAINED_TINY
     assert model.tiny_seed is not None, "the schema asks for a path or a seed"
     return cache_directory() / f"tiny-v4-{tiny_hash(model.tiny_seed)}"

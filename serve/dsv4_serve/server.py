@@ -21,7 +21,7 @@ from dsv4_serve.listeners import Listener, bind, url
 from dsv4_serve.logs import log
 from dsv4_serve.metrics.registry import LauncherMetrics
 from dsv4_serve.settings import ServeSettings
-from dsv4_serve.startup import EngineNotReadyError, bring_up, record_phases, watch
+from dsv4_serve.startup import EngineNotReadyError, bring_up, watch
 from dsv4_serve.supervisor import STOP_SECONDS, EngineProcess, free_port
 
 CUT_SECONDS = 1.0
@@ -101,9 +101,8 @@ async def _drain_or_die(front: Front, death: asyncio.Task[Any], signals: Signals
 
 
 async def _ready_then_watch(front: Front, public_url: str) -> str:
-    lifecycle, settings = front.lifecycle, front.settings
-    await bring_up(front.adapter, front.client, lifecycle, settings.startup_seconds)
-    record_phases(lifecycle, front.metrics)
+    lifecycle = front.lifecycle
+    await bring_up(front)
     seconds = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in lifecycle.phases())
     log.info("ready on %s after %.1f s (%s)", public_url, lifecycle.uptime, seconds)
     return f"the engine says that it is dead: {await watch(front.client, lifecycle)}"

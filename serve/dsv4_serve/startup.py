@@ -8,9 +8,9 @@ import time
 from dsv4_serve.engines.base import EngineAdapter
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
 from dsv4_serve.errors import CommandError
+from dsv4_serve.front import Front
 from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.logs import log
-from dsv4_serve.metrics.registry import LauncherMetrics
 
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 5.0
@@ -23,22 +23,23 @@ class EngineNotReadyError(CommandError):
     """The engine did not become ready in time, or said that it is dead."""
 
 
-async def bring_up(adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle, limit: float) -> None:
-    """Wait for the engine's health, then its first generation; EngineNotReadyError after `limit` seconds."""
+async def bring_up(front: Front) -> None:
+    """Wait for the engine's health, hold what it runs against what was asked, then wait for its first generation.
+
+    EngineNotReadyError when that takes too long, or when something that was asked for is not in effect.
+    """
+    adapter, client, lifecycle, limit = front.adapter, front.client, front.lifecycle, front.settings.startup_seconds
     end = time.monotonic() + limit
     lifecycle.begin("engine_boot", "the engine is starting")
     await _until_healthy(adapter, client, lifecycle, end)
+    await _verify_effective(front)
     lifecycle.begin("first_generation", "the engine has not answered a generation yet")
     last = await _until_generated(adapter, client, end)
     if last is not None:
         raise EngineNotReadyError(f"not ready after {limit:g} s: {last}")
-    await _read_phases(adapter, client, lifecycle)
     lifecycle.set_ready()
-
-
-def record_phases(lifecycle: Lifecycle, metrics: LauncherMetrics) -> None:
     for phase in lifecycle.phases():
-        metrics.startup_phase.labels(phase=phase.name).set(phase.seconds)
+        front.metrics.startup_phase.labels(phase=phase.name).set(phase.seconds)
 
 
 async def watch(client: EngineClient, lifecycle: Lifecycle) -> str:
@@ -87,6 +88,13 @@ async def _until_generated(adapter: EngineAdapter, client: EngineClient, end: fl
     return last
 
 
-async def _read_phases(adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle) -> None:
-    phases = (await adapter.effective(client)).get("startup_phases", {})
-    lifecycle.engine_phases({str(name): float(seconds) for name, seconds in phases.items()})
+async def _verify_effective(front: Front) -> None:
+    try:
+        effective = await front.adapter.effective(front.client)
+    except EngineUnreachableError as error:
+        raise EngineNotReadyError(f"the engine does not say what it runs: {error}") from error
+    differences = front.adapter.differences(front.settings.profile, effective)
+    if differences:
+        raise EngineNotReadyError(f"the engine does not run what was asked for: {'; '.join(differences)}")
+    phases = effective.get("startup_phases", {})
+    front.lifecycle.engine_phases({str(name): float(seconds) for name, seconds in phases.items()})

@@ -87,6 +87,7 @@ class Page:
     async def open(self, url: str, scheme: str = "light") -> None:
         """Load `url` to its end, for someone who prefers the colour scheme `scheme`."""
         await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.requests.clear()
         await self.call("Page.navigate", url=url)
         await self._receive(lambda message: message.get("method") == "Page.loadEventFired")
 

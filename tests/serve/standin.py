@@ -85,6 +85,8 @@ class Standin:
     first_token: float = 0.02
     never_ready: bool = False
     extra_metrics: str = ""
+    indexer_dtype: str = "fp4"
+    kv_dtype: str = "v4"
     model: str = "dsv4-tiny"
     running: int = 0
     aborted: int = 0
@@ -110,8 +112,9 @@ class Standin:
     def server_info(self) -> dict[str, Any]:
         return {
             "model": self.model,
-            "indexer_dtype": "fp4",
-            "kv_dtype": "v4",
+            "indexer_dtype": self.indexer_dtype,
+            "kv_dtype": self.kv_dtype,
+            "backends": [{"op": "paged_logits", "selected": "reference", "reason": "known-answer test passed"}],
             "context_length": 4096,
             "running_requests": self.running,
             "queued_requests": 0,
@@ -240,13 +243,16 @@ def main() -> None:
     parser.add_argument("--crash-at-start", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--extra-metrics", default="")
+    parser.add_argument("--indexer-dtype", default="fp4")
+    parser.add_argument("--kv-dtype", default="v4")
     args = parser.parse_args()
     print("standin: starting", flush=True)
     time.sleep(args.start_delay)
     if args.crash_at_start:
         print("standin: out of memory: 3 bytes short", file=sys.stderr, flush=True)
         sys.exit(9)
-    standin = Standin(args.rate, args.first_token, args.never_ready, args.extra_metrics)
+    taken = ("rate", "first_token", "never_ready", "extra_metrics", "indexer_dtype", "kv_dtype")
+    standin = Standin(**{name: getattr(args, name) for name in taken})
     config = uvicorn.Config(
         standin, host="127.0.0.1", port=args.port, log_level="error", lifespan="off", access_log=False
     )

@@ -18,7 +18,8 @@ STANDIN = Path(__file__).with_name("standin.py")
 class StandinAdapter(EmbeddedAdapter):
     def command(self, profile: Profile) -> list[str]:
         options = json.loads(os.environ.get("STANDIN_ARGS", "[]"))
-        return [sys.executable, str(STANDIN), "--port", str(self.run.port), *options]
+        formats = ["--indexer-dtype", profile.indexer.dtype, "--kv-dtype", profile.kv_layout]
+        return [sys.executable, str(STANDIN), "--port", str(self.run.port), *formats, *options]
 
 
 if __name__ == "__main__":

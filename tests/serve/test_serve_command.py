@@ -51,6 +51,26 @@ def test_embedded_command_is_exactly_this() -> None:
     assert adapter.environment(profile) == {}
 
 
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        ({}, []),
+        ({"indexer_dtype": "fp8"}, ["indexer_dtype: asked was fp4, in effect is fp8"]),
+        ({"kv_dtype": None, "model": "x"}, ["model: asked was dsv4-tiny, in effect is x", "kv_dtype: asked was v4"]),
+        (
+            {"backends": [{"op": "topk", "selected": "portable", "reason": "why"}]},
+            ["backend of topk: asked was reference, in effect is portable (why)"],
+        ),
+    ],
+)
+def test_what_is_not_in_effect_is_named(changed: dict[str, object], difference: list[str]) -> None:
+    profile = make_plan({}, {"DSV4_BACKEND": "reference"}).profile
+    effective = {"model": "dsv4-tiny", "indexer_dtype": "fp4", "kv_dtype": "v4", "context_length": 4096} | changed
+    found = EmbeddedAdapter(EngineRun(Path("/m"), 1)).differences(profile, effective)
+    assert len(found) == len(difference)
+    assert all(message.startswith(start) for message, start in zip(found, difference, strict=True))
+
+
 def test_dry_run_prints_json_and_runs_nothing(tmp_path: Path) -> None:
     done = dsv4("serve", "--dry-run", "--json", XDG_CACHE_HOME=str(tmp_path), DSV4_INDEXER_DTYPE="bf16")
     plan = json.loads(done.stdout)
@@ -120,6 +140,7 @@ def test_tiny_model_is_written_once_into_the_cache(tmp_path: Path, monkeypatch: 
 
 
 def test_a_trained_tiny_model_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.json").write_text("{}")
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
     monkeypatch.setattr("dsv4_serve.models.TRAINED_TINY", tmp_path)
     assert model_directory(Model(name="dsv4-tiny", tiny_seed=0)) == tmp_path

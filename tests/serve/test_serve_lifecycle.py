@@ -84,6 +84,12 @@ def test_health_alone_does_not_make_it_ready(model_dir: Path) -> None:
     assert "Traceback" not in launcher.text
 
 
+def test_an_engine_that_runs_something_else_is_a_failed_start(model_dir: Path) -> None:
+    with Launcher(model_dir, ["--indexer-dtype", "fp8"], ["--indexer-dtype", "fp4"], wait=False) as launcher:
+        assert launcher.exit_code() == 1
+    assert "does not run what was asked for: indexer_dtype: asked was fp8, in effect is fp4" in launcher.text
+
+
 def test_an_engine_that_cannot_start_ends_the_server_with_its_reason(model_dir: Path) -> None:
     with Launcher(model_dir, standin=["--crash-at-start"], wait=False) as launcher:
         assert launcher.exit_code() == 1

@@ -45,6 +45,11 @@ def test_an_engines_samples_pass_through_unchanged() -> None:
     assert {key: after[key] for key in before} == before
 
 
+def test_times_of_birth_are_dropped() -> None:
+    born = "# TYPE dsv4_prompt_tokens_created gauge\ndsv4_prompt_tokens_created 1.7e9\n"
+    assert [family.name for family in ADAPTER.translate(born)] == []
+
+
 def test_each_family_appears_once_with_the_tables_type_and_help() -> None:
     text = exposition(LauncherMetrics().registry, ADAPTER.translate(ENGINE_TEXT)).decode()
     for line in text.splitlines():

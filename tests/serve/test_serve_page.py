@@ -44,7 +44,7 @@ async def test_it_shows_the_engines_figures_and_follows_them(launcher: Launcher)
         # The stand-in never changes these, so nothing is known of the last minute: a dash, not a zero.
         assert await page.evaluate(text_of("#ttft")) == "–"
         assert await page.evaluate("document.querySelector('#key-form').offsetParent") is None
-        foreign = [url for url in page.requests if not url.startswith((launcher.url, "data:", "about:"))]
+        foreign = [url for url in page.requests if not url.startswith((launcher.url, "data:"))]
         assert foreign == []
 
 

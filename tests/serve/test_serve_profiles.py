@@ -90,6 +90,11 @@ def test_what_a_profile_leaves_out_stays_a_default() -> None:
     assert settings["DSV4_KV_LAYOUT"].origin == "profile"
 
 
+def test_extra_arguments_end_the_command(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.yaml", engine=TINY["engine"] | {"extra_args": ["--threads", "2"]})
+    assert make_plan({"DSV4_PROFILE": path}, {}).describe()["command"][-2:] == ["--threads", "2"]
+
+
 def test_profile_env_reaches_the_engine(tmp_path: Path) -> None:
     path = write(tmp_path / "p.yaml", env={"OMP_NUM_THREADS": "1", "HF_TOKEN": "hush"})
     described = make_plan({"DSV4_PROFILE": path}, {}).describe()

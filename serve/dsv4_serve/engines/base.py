@@ -47,6 +47,10 @@ class EngineAdapter(Protocol):
         """What the engine says it runs; `startup_phases` {name: seconds} when it has them."""
         ...
 
+    def differences(self, profile: Profile, effective: dict[str, Any]) -> list[str]:
+        """What was asked for and is not in effect, one message each; start-up fails when there is any."""
+        ...
+
     def translate(self, text: str) -> Iterable[Metric]:
         """The engine's metrics as families of metrics/names.py."""
         ...

@@ -52,15 +52,15 @@ class EmbeddedAdapter:
         }
         words = [str(word) for option in options.items() for word in option]
         json_logs = ["--json-logs"] if self.run.json_logs else []
-        return [sys.executable, "-m", "dsv4_serve.engines.embedded", *words, *json_logs]
+        engine = [sys.executable, "-m", "dsv4_serve.engines.embedded"]
+        return [*engine, *words, *json_logs, *profile.engine.extra_args]
 
     def environment(self, profile: Profile) -> dict[str, str]:
         return dict(profile.env)
 
     async def ready(self, client: EngineClient) -> bool:
-        served = await client.get_json("/v1/models")
         request = {
-            "model": served["data"][0]["id"],
+            "model": (await self.effective(client))["model"],
             "prompt": "The capital of France is",
             "max_tokens": 4,
             "temperature": 0,
@@ -76,9 +76,34 @@ class EmbeddedAdapter:
             raise EngineUnreachableError(f"/server_info: expected an object, found {type(info).__name__}")
         return info
 
+    def differences(self, profile: Profile, effective: dict[str, Any]) -> list[str]:
+        asked = {
+            "model": profile.model.name,
+            "indexer_dtype": profile.indexer.dtype,
+            "kv_dtype": profile.kv_layout,
+            "context_length": profile.model.context_length,
+        }
+        found = [
+            f"{name}: asked was {wanted}, in effect is {effective.get(name, 'not reported')}"
+            for name, wanted in asked.items()
+            if effective.get(name) != wanted
+        ]
+        return found + _backend_differences(profile, effective)
+
     def translate(self, text: str) -> Iterable[Metric]:
         return parse_engine_metrics(text, self.name)
 
     async def running(self, client: EngineClient) -> int:
         info = await self.effective(client)
         return int(info["running_requests"]) + int(info["queued_requests"])
+
+
+def _backend_differences(profile: Profile, effective: dict[str, Any]) -> list[str]:
+    wanted = profile.indexer.backend
+    if wanted == "auto" or profile.flags.get("DSV4_ALLOW_FALLBACK"):
+        return []
+    return [
+        f"backend of {choice['op']}: asked was {wanted}, in effect is {choice['selected']} ({choice['reason']})"
+        for choice in effective.get("backends", [])
+        if choice["selected"] != wanted
+    ]

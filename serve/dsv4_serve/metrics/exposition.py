@@ -13,6 +13,10 @@ from dsv4_serve.metrics.names import BY_NAME, MetricName
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+# Client libraries add the time of birth of each counter under this suffix; nothing reads it.
+CREATED = "_created"
+
+
 class MetricsError(ValueError):
     """The engine exported what the table of names does not allow."""
 
@@ -29,6 +33,8 @@ def parse_engine_metrics(text: str, provider: str) -> list[Metric]:
     """The families of `text`, each with the help of the table; MetricsError names what does not match it."""
     families = []
     for family in text_string_to_metric_families(text):
+        if family.name.endswith(CREATED):
+            continue
         entry = _entry(family, provider)
         families.append(family)
         family.documentation = entry.help

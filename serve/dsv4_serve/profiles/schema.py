@@ -41,12 +41,13 @@ class Hardware(Part):
 
 
 class Engine(Part):
-    """Which engine serves, and the sizes of its pools and queues."""
+    """Which engine serves, the sizes of its pools and queues, and words that end its command line."""
 
     name: Literal["embedded"]
     max_total_tokens: Count = 65536
     max_running_requests: Count = 16
     max_queued_requests: Count = 256
+    extra_args: tuple[str, ...] = ()
 
 
 class Indexer(Part):
