@@ -1,0 +1,1 @@
+"""Static checks of kernels: wait states and instruction coverage."""

@@ -1,0 +1,1 @@
+"""State of the machine: registers, memories, poison, wait counters."""
