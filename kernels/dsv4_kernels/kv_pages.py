@@ -27,6 +27,7 @@ DATA_BYTES = NOPE + 2 * (WIDTH - NOPE)
 SCALE_BYTES = 8
 PAGE_ALIGN = 576
 _MIN_SCALE_BYTE = 114  # 2^-13, the power of two above 1e-4
+_SIGN_AND_CODE = -0x78100000  # bit 31 and bits 20 to 26
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -51,10 +52,11 @@ def encode_v4(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def decode_v4(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The float32 values [n, 512] of data uint8 [n, 576] and scales uint8 [n, 8]; exact."""
-    codes = data[:, :NOPE].to(torch.int32)
-    # An e4m3 byte moved under float32's exponent is its value times 2^-120, denormals included.
-    values = ((codes & 0x7F) << 20 | (codes & 0x80) << 24).view(torch.float32).mul_(2.0**120)
-    values = values.masked_fill_((codes & 0x7F) == 0x7F, torch.nan).view(-1, GROUPS, GROUP)
+    # The sign-extended byte, moved under float32's exponent without the copies of its sign, is the e4m3 value times
+    # 2^-120, denormals included. Code 127 (NaN) needs no care: encode_v4 writes it only under scale 255.
+    codes = data[:, :NOPE].contiguous().view(torch.int8).to(torch.int32)
+    codes.bitwise_left_shift_(20).bitwise_and_(_SIGN_AND_CODE)
+    values = codes.view(torch.float32).mul_(2.0**120).view(-1, GROUPS, GROUP)
     byte = scales[:, :GROUPS].to(torch.int32)
     # Byte 255 is the NaN of e8m0 (a group that held NaN or infinity): shift 255 alone would give infinity.
     scale = (byte << 23).view(torch.float32).masked_fill_(byte == 255, torch.nan)
@@ -89,30 +91,34 @@ class KVPages:
 
     def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
         """Store float32 rows [n, 512] at int64 slots [n]."""
-        page, row = slots // self.rows_per_page, slots % self.rows_per_page
         if self.kv_format == "v4":
-            data, scales = self._split()
-            data[page, row], scales[page, row] = encode_v4(rows)
+            data, scales = self._v4_places(slots)
+            self.buffer.view(-1, DATA_BYTES)[data], self.buffer.view(-1, SCALE_BYTES)[scales] = encode_v4(rows)
         else:
-            self._plain()[page, row] = rows.to(_PLAIN_DTYPES[self.kv_format])
+            self._plain()[slots] = rows.to(_PLAIN_DTYPES[self.kv_format])
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
         """The float32 rows [n, 512] at int64 slots [n]."""
-        page, row = slots // self.rows_per_page, slots % self.rows_per_page
         if self.kv_format == "v4":
-            data, scales = self._split()
-            return decode_v4(data[page, row], scales[page, row])
-        return self._plain()[page, row].float()
+            data, scales = self._v4_places(slots)
+            return decode_v4(
+                self.buffer.view(-1, DATA_BYTES).index_select(0, data),
+                self.buffer.view(-1, SCALE_BYTES).index_select(0, scales),
+            )
+        return self._plain().index_select(0, slots).float()
 
-    def _split(self) -> tuple[torch.Tensor, torch.Tensor]:
-        pages, end = self.buffer.shape[0], self.rows_per_page * DATA_BYTES
-        data = self.buffer[:, :end].view(pages, self.rows_per_page, DATA_BYTES)
-        scales = self.buffer[:, end : end + self.rows_per_page * SCALE_BYTES]
-        return data, scales.view(pages, self.rows_per_page, SCALE_BYTES)
+    def _v4_places(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where rows lie when the buffer is seen as data rows, and their scales when it is seen as scale rows.
+
+        Both views are whole: a page is a multiple of 576 bytes.
+        """
+        page, row = slots // self.rows_per_page, slots % self.rows_per_page
+        size = self.buffer.shape[1]
+        scales = page * (size // SCALE_BYTES) + self.rows_per_page * (DATA_BYTES // SCALE_BYTES) + row
+        return page * (size // DATA_BYTES) + row, scales
 
     def _plain(self) -> torch.Tensor:
-        dtype = _PLAIN_DTYPES[self.kv_format]
-        return self.buffer.view(dtype).view(self.buffer.shape[0], self.rows_per_page, WIDTH)
+        return self.buffer.view(_PLAIN_DTYPES[self.kv_format]).view(-1, WIDTH)
 
 
 def round_trip(kv_format: KVFormat, rows: torch.Tensor) -> torch.Tensor:

@@ -7,23 +7,18 @@ Ratio 0 sees the window only, ratio 128 the window and every compressed entry, r
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
 
 from dsv4_kernels.kv_pages import KVFormat, KVPages, round_trip
 
 from .batch import ForwardBatch, Segment
 from .compressor import Closed, Compressor
 from .config import PAGE_TOKENS, ModelConfig
+from .decode_plan import DecodePlan, window_bias
 from .indexer import Indexer
+from .linear import Projection
 from .rope import RopeTable
-from .window import (
-    WindowRing,
-    attention_weights,
-    decode_positions,
-    tile_keys,
-    tile_queries,
-    window_bias,
-)
+from .window import WindowRing, attention_weights, tile_keys, tile_queries
 
 
 class Attention:
@@ -45,9 +40,10 @@ class Attention:
         self._heads, self._dim, self._groups = config.num_attention_heads, config.head_dim, config.o_groups
         self._rms, self._rope, self._ratio = config.rms_norm_eps, rope, ratio
         self._q_norm, self._kv_norm = weights[prefix + "q_norm.weight"], weights[prefix + "kv_norm.weight"]
-        self._wq_b = weights[prefix + "wq_b.weight"]
-        self._wo_a = weights[prefix + "wo_a.weight"].view(self._groups, config.o_lora_rank, -1).transpose(1, 2)
-        self._wo_b = weights[prefix + "wo_b.weight"]
+        self._wq_b = Projection(weights[prefix + "wq_b.weight"])
+        wo_a = weights[prefix + "wo_a.weight"].view(self._groups, config.o_lora_rank, -1)
+        self._wo_a = wo_a.transpose(1, 2).contiguous()
+        self._wo_b = Projection(weights[prefix + "wo_b.weight"])
         self._sink = weights[prefix + "attn_sink"]
         self.pages, self.indexer, self._kv_format = pages, indexer, kv_format
         self.ring = WindowRing(slots, self._dim)
@@ -67,13 +63,13 @@ class Attention:
             self._split.append(self.compressor.width)
         if indexer is not None:
             self._split.append(indexer.input_width)
-        self._w_in = torch.cat(parts).contiguous()
+        self._w_in = Projection(torch.cat(parts))
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Normalised block input [T, hidden] to the attention output [T, hidden]."""
-        projected = torch.split(linear(x, self._w_in), self._split, 1)
+        projected = torch.split(self._w_in(x), self._split, 1)
         latent = rms_norm(projected[0], projected[0].shape[-1:], self._q_norm, self._rms)
-        q = linear(latent, self._wq_b).view(-1, self._heads, self._dim)
+        q = self._wq_b(latent).view(-1, self._heads, self._dim)
         q = rms_norm(q, (self._dim,), eps=self._rms)
         q = self._rope.rotate(q, batch.positions).mul_(self._dim**-0.5)
         rows = rms_norm(projected[1], (self._dim,), self._kv_norm, self._rms)
@@ -82,8 +78,8 @@ class Attention:
             self._compress(projected[2], batch)
         chosen = self.indexer.select(projected[3], latent, batch) if self.indexer is not None else None
         out = torch.zeros_like(q)
-        if batch.decode_rows:
-            out[: batch.decode_rows] = self._attend_decode(q, rows, batch, chosen)
+        if batch.decode is not None:
+            out[: batch.decode_rows] = self._attend_decode(q, rows, batch, batch.decode, chosen)
         for segment in batch.segments:
             part = None if chosen is None else chosen[segment.rows]
             out[segment.rows] = self._attend_chunk(q[segment.rows], rows[segment.rows], segment, part)
@@ -92,17 +88,16 @@ class Attention:
     def _project_out(self, out: torch.Tensor) -> torch.Tensor:
         """Grouped low-rank output projection: [T, heads, dim] to [T, hidden]."""
         grouped = out.view(out.shape[0], self._groups, -1).transpose(0, 1)
-        return linear(torch.bmm(grouped, self._wo_a).transpose(0, 1).reshape(out.shape[0], -1), self._wo_b)
+        return self._wo_b(torch.bmm(grouped, self._wo_a).transpose(0, 1).reshape(out.shape[0], -1))
 
     def _compress(self, projected: torch.Tensor, batch: ForwardBatch) -> None:
         """Feed the compressor and store the entries that it completed."""
         assert self.compressor is not None
         per_page = PAGE_TOKENS // self._ratio
-        if batch.decode_rows:
-            positions = decode_positions(batch)
-            rows, closed = self.compressor.decode(projected[: batch.decode_rows], positions, batch.slots)
-            if rows.numel():
-                pages = batch.page_table[rows, closed.entries // per_page]
+        if batch.decode is not None:
+            closed = self.compressor.decode(projected[: batch.decode_rows], batch.decode)
+            if closed.entries.numel():
+                pages = batch.page_table[batch.decode.closing[self._ratio].rows, closed.entries // per_page]
                 self._store(closed, pages * per_page + closed.entries % per_page)
         for segment in batch.segments:
             closed = self.compressor.prefill(projected[segment.rows], segment)
@@ -116,18 +111,22 @@ class Attention:
         self.pages.write(slots, self._rope.rotate(entry, closed.entries * self._ratio))
 
     def _attend_decode(
-        self, q: torch.Tensor, rows: torch.Tensor, batch: ForwardBatch, chosen: torch.Tensor | None
+        self,
+        q: torch.Tensor,
+        rows: torch.Tensor,
+        batch: ForwardBatch,
+        plan: DecodePlan,
+        chosen: torch.Tensor | None,
     ) -> torch.Tensor:
         """Attention of the decode rows: [decode_rows, heads, dim]."""
-        count, positions = batch.decode_rows, decode_positions(batch)
-        self.ring.write_decode(rows[:count], positions, batch.slots)
-        keys = self.ring.read_tiles(positions, batch.slots)
-        scores = torch.bmm(q[:count], keys.transpose(1, 2)) + window_bias(positions).unsqueeze(1)
+        count = plan.count
+        keys = self.ring.decode(rows[:count], plan)
+        scores = torch.bmm(q[:count], keys.transpose(1, 2)).add_(plan.bias)
         if self.pages is None:
             return torch.bmm(attention_weights(scores, self._sink), keys)
-        live, slots = self._entry_slots(positions, chosen, batch.page_table)
-        entries = self.pages.read(slots.view(-1)).view(count, -1, self._dim)
-        scores = torch.cat([scores, torch.bmm(q[:count], entries.transpose(1, 2)) + live.unsqueeze(1)], -1)
+        bias, slots = self._entry_slots(plan.positions, chosen, batch.page_table)
+        entries = self._read_entries(slots)
+        scores = torch.cat([scores, torch.bmm(q[:count], entries.transpose(1, 2)).add_(bias.unsqueeze(1))], -1)
         weights = attention_weights(scores, self._sink)
         window = keys.shape[1]
         return torch.bmm(weights[..., :window], keys).add_(torch.bmm(weights[..., window:], entries))
@@ -146,6 +145,16 @@ class Attention:
         safe = chosen.masked_fill(~live, 0)
         slots = page_table.gather(1, safe // per_page) * per_page + safe % per_page
         return torch.zeros(live.shape).masked_fill_(~live, -torch.inf), slots.masked_fill_(~live, 0)
+
+    def _read_entries(self, slots: torch.Tensor) -> torch.Tensor:
+        """Rows of pool slots [n, entries], float32 [n, entries, dim]; columns that are 0 in all rows are not read."""
+        assert self.pages is not None
+        live = slots.amax(0).nonzero()
+        used = int(live[-1]) + 1 if live.numel() else 0
+        entries = torch.zeros(*slots.shape, self._dim)
+        if used:
+            entries[:, :used] = self.pages.read(slots[:, :used].reshape(-1)).view(slots.shape[0], used, self._dim)
+        return entries
 
     def _attend_chunk(
         self, q: torch.Tensor, rows: torch.Tensor, segment: Segment, chosen: torch.Tensor | None

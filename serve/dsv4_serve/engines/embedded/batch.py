@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from .decode_plan import DecodePlan, make_plan
+from .geometry import TILE_TOKENS
 from .linear import padded
-from .options import TILE_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Segment:
 class ForwardBatch:
     """Tensors of a forward pass with T rows, T a multiple of 8; rows past `rows` are padding.
 
-    token_ids, positions: int64 [T]. The first `decode_rows` rows are decode rows with `slots` int64 [decode_rows] and
+    token_ids, positions: int64 [T]. The first `decode_rows` rows are decode rows, described by `decode` and with
     `page_table` int64 [decode_rows, P] (0 where a request has fewer pages). `last_rows` are the rows whose logits
     are wanted: each decode row, and the last row of each chunk.
     """
@@ -66,11 +67,14 @@ class ForwardBatch:
     rows: int
     token_ids: torch.Tensor
     positions: torch.Tensor
-    decode_rows: int
-    slots: torch.Tensor
+    decode: DecodePlan | None
     page_table: torch.Tensor
     segments: tuple[Segment, ...]
     last_rows: torch.Tensor
+
+    @property
+    def decode_rows(self) -> int:
+        return 0 if self.decode is None else self.decode.count
 
 
 def make_batch(decode: Sequence[DecodeRow], chunks: Sequence[PromptChunk]) -> ForwardBatch:
@@ -88,12 +92,13 @@ def make_batch(decode: Sequence[DecodeRow], chunks: Sequence[PromptChunk]) -> Fo
     padding = [0] * (padded(rows) - rows)
     width = max((len(row.pages) for row in decode), default=0)
     table = [[*row.pages, *[0] * (width - len(row.pages))] for row in decode]
+    all_positions = torch.tensor(positions + padding)
+    slots = torch.tensor([row.slot for row in decode], dtype=torch.int64)
     return ForwardBatch(
         rows=rows,
         token_ids=torch.tensor(token_ids + padding),
-        positions=torch.tensor(positions + padding),
-        decode_rows=len(decode),
-        slots=torch.tensor([row.slot for row in decode], dtype=torch.int64),
+        positions=all_positions,
+        decode=make_plan(all_positions[: len(decode)], slots) if decode else None,
         page_table=torch.tensor(table, dtype=torch.int64).view(len(decode), width),
         segments=tuple(segments),
         last_rows=torch.tensor(last, dtype=torch.int64),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from .batch import Segment
+from .decode_plan import DecodePlan
 
 OVERLAP_TOKENS = 4
 
@@ -42,22 +43,21 @@ class Compressor:
         """Columns of the projection that this compressor reads: values then gates."""
         return 2 * self.series * self.dim
 
-    def decode(
-        self, projected: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor
-    ) -> tuple[torch.Tensor, Closed]:
-        """Take one token a row; returns (rows that completed an entry int64 [n], those entries).
-
-        projected [B, width], positions and slots int64 [B].
-        """
-        token = self._with_ape(projected, positions)
-        self.state[slots, positions % self.ring_tokens] = token
-        rows = ((positions + 1) % self.ratio == 0).nonzero().view(-1)
-        last = positions[rows]
-        order = last[:, None] - torch.arange(self.ring_tokens - 1, -1, -1)
-        recent = self.state[slots[rows, None], order % self.ring_tokens]
+    def decode(self, projected: torch.Tensor, plan: DecodePlan) -> Closed:
+        """Take one token a row, projected [n, width]; the entries that `plan.closing` lists for this ratio."""
+        flat = self.state.view(-1, 2, self.series * self.dim)
+        first = plan.slots * self.ring_tokens
+        flat[first + plan.positions % self.ring_tokens] = self._with_ape(projected, plan.positions)
+        closing = plan.closing[self.ratio]
+        if not closing.rows.numel():
+            return Closed(closing.entries, flat.new_empty(0, self.dim))
+        last = plan.positions[closing.rows]
+        order = (last[:, None] - torch.arange(self.ring_tokens - 1, -1, -1)) % self.ring_tokens
+        recent = flat.index_select(0, (first[closing.rows, None] + order).view(-1))
+        recent = recent.view(-1, self.ring_tokens, 2, self.series * self.dim)
         if self.overlap:
             recent = self._interleave(recent, (last < self.ring_tokens - 1).nonzero().view(-1))
-        return rows, Closed(last // self.ratio, self._pool(recent))
+        return Closed(closing.entries, self._pool(recent))
 
     def prefill(self, projected: torch.Tensor, segment: Segment) -> Closed:
         """Take a chunk [length, width] and return the entries that it completed."""

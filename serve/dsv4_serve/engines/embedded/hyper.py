@@ -7,7 +7,9 @@ themselves are mixed by a doubly-stochastic 4 x 4 matrix (`comb`), made so by Si
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
+
+from .linear import Projection
 
 STREAMS = 4
 
@@ -19,8 +21,7 @@ class HyperConnection:
         mix = STREAMS
         # One scale for each of the 24 outputs, folded into the projection once.
         factor = torch.cat([scale[0].expand(mix), scale[1].expand(mix), scale[2].expand(mix * mix)])
-        self._fn = (fn * factor[:, None]).contiguous()
-        self._base = base.contiguous()
+        self._fn = Projection(fn * factor[:, None], base)
         self._iters, self._eps, self._rms = iters, eps, rms
         eye, ones = torch.eye(mix), torch.ones(mix, mix)
         self._row_sums = torch.kron(eye, ones).contiguous()
@@ -31,7 +32,7 @@ class HyperConnection:
         """(block input [T, hidden], mixed streams [T, 4, hidden], post weights [T, 4, 1])."""
         rows = streams.shape[0]
         flat = streams.view(rows, -1)
-        mixes = linear(rms_norm(flat, flat.shape[-1:], eps=self._rms), self._fn, self._base)
+        mixes = self._fn(rms_norm(flat, flat.shape[-1:], eps=self._rms))
         gates = mixes[:, : 2 * STREAMS].sigmoid()
         weights = torch.empty(rows, STREAMS + 1, STREAMS)
         torch.add(gates[:, :STREAMS], self._eps, out=weights[:, 0])
@@ -59,11 +60,12 @@ class HyperHead:
     """Collapses the four streams into the vector that the final norm reads."""
 
     def __init__(self, fn: torch.Tensor, base: torch.Tensor, scale: torch.Tensor, eps: float, rms: float) -> None:
-        self._fn, self._base = (fn * scale).contiguous(), base.contiguous()
+        self._fn = Projection(fn * scale, base)
         self._eps, self._rms = eps, rms
 
     def collapse(self, streams: torch.Tensor) -> torch.Tensor:
         """[T, 4, hidden] to [T, hidden]; T a multiple of 8."""
         flat = streams.reshape(streams.shape[0], -1)
-        pre = linear(rms_norm(flat, flat.shape[-1:], eps=self._rms), self._fn, self._base).sigmoid().add(self._eps)
+        mixes = self._fn(rms_norm(flat, flat.shape[-1:], eps=self._rms))
+        pre = mixes.sigmoid().add(self._eps)
         return torch.bmm(pre.unsqueeze(1), streams).squeeze(1)

@@ -7,7 +7,6 @@ this engine shows of layouts, sizes and selection is true of the product.
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import linear
 
 from dsv4_kernels import ops
 from dsv4_kernels.counters import Phase
@@ -16,8 +15,8 @@ from dsv4_kernels.pool import IndexPool
 from .batch import ForwardBatch, Segment
 from .compressor import Closed, Compressor
 from .config import PAGE_TOKENS, ModelConfig
+from .linear import Projection
 from .rope import RopeTable
-from .window import decode_positions
 
 RATIO = 4
 ENTRIES_PER_PAGE = PAGE_TOKENS // RATIO
@@ -38,7 +37,7 @@ class Indexer:
     ) -> None:
         self._heads, self._dim, self._top_k = config.index_n_heads, config.index_head_dim, config.index_topk
         self._rms, self._rope, self.pool = config.rms_norm_eps, rope, pool
-        self._wq_b = weights[prefix + "wq_b.weight"]
+        self._wq_b = Projection(weights[prefix + "wq_b.weight"])
         self._key_norm = weights[prefix + "compressor.norm.weight"]
         self._weight_scale = self._dim**-0.5 * self._heads**-0.5
         self._ablated = ablated
@@ -71,9 +70,10 @@ class Indexer:
         return chosen
 
     def _write_keys(self, keys: torch.Tensor, batch: ForwardBatch) -> None:
-        if batch.decode_rows:
-            rows, closed = self.compressor.decode(keys[: batch.decode_rows], decode_positions(batch), batch.slots)
-            if rows.numel():
+        if batch.decode is not None:
+            closed = self.compressor.decode(keys[: batch.decode_rows], batch.decode)
+            if closed.entries.numel():
+                rows = batch.decode.closing[RATIO].rows
                 self._store(closed, batch.page_table[rows, closed.entries // ENTRIES_PER_PAGE])
         for segment in batch.segments:
             closed = self.compressor.prefill(keys[segment.rows], segment)
@@ -102,7 +102,7 @@ class Indexer:
         batch: ForwardBatch,
     ) -> None:
         """Replace the rows of `chosen` where `scored` holds by the top entries."""
-        q = linear(latent, self._wq_b).view(-1, self._heads, self._dim)
+        q = self._wq_b(latent).view(-1, self._heads, self._dim)
         if batch.decode_rows and bool(scored[: batch.decode_rows].any()):
             rows = scored[: batch.decode_rows].nonzero().view(-1)
             self._top(chosen, rows, q, head_weights, lengths, batch, batch.page_table[rows], None)

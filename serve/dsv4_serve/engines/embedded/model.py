@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
 
 from .attention import Attention
 from .batch import ForwardBatch
 from .config import ModelConfig
 from .hyper import STREAMS, HyperConnection, HyperHead
 from .indexer import Indexer
-from .linear import pad_rows
+from .linear import Projection, pad_rows
 from .moe import MoE
 from .options import EngineOptions
 from .pools import CachePools
@@ -90,7 +90,7 @@ class Model:
                 context_length,
             )
             self.layers.append(Layer(weights, number, config, attention))
-        self._embed, self._head = weights["embed.weight"], weights["head.weight"]
+        self._embed, self._head = weights["embed.weight"], Projection(weights["head.weight"])
         self._norm = weights["norm.weight"]
         self._hc_head = HyperHead(
             weights["hc_head_fn"],
@@ -112,7 +112,7 @@ class Model:
         wanted = streams[: batch.rows] if every_row else streams[batch.last_rows]
         x = self._hc_head.collapse(pad_rows(wanted))
         x = rms_norm(x, x.shape[-1:], self._norm, self.config.rms_norm_eps)
-        return linear(x, self._head)[: wanted.shape[0]]
+        return self._head(x)[: wanted.shape[0]]
 
     def save_tail(self, slot: int, boundary: int, tail: int) -> None:
         """Keep what a later request needs to continue after `boundary` tokens: window rows and overlap state."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import linear, silu, softplus
+from torch.nn.functional import silu, softplus
 
 from .config import ModelConfig
-from .linear import pad_rows
+from .linear import Projection, pad_rows
 
 DENSE_EXPERTS = 8
 """Up to this many experts, all of them computed in two products beat a loop over the chosen ones on a CPU."""
@@ -18,7 +18,7 @@ class MoE:
     def __init__(self, weights: dict[str, torch.Tensor], prefix: str, config: ModelConfig) -> None:
         self._top_k, self._experts = config.num_experts_per_tok, config.n_routed_experts
         self._scaling, self._limit = config.routed_scaling_factor, config.swiglu_limit
-        self._gate = weights[prefix + "gate.weight"]
+        self._gate = Projection(weights[prefix + "gate.weight"])
         self._table = weights.get(prefix + "gate.tid2eid")
         self._bias = weights.get(prefix + "gate.bias")
         names = [f"experts.{e}" for e in range(self._experts)] + ["shared_experts"]
@@ -26,11 +26,11 @@ class MoE:
         part = {w: [weights[f"{prefix}{name}.{w}.weight"] for name in names] for w in ("w1", "w2", "w3")}
         if self._dense:
             # The shared expert is one more expert whose weight is always 1.
-            self._up = torch.cat(part["w1"] + part["w3"]).contiguous()
-            self._down = torch.cat(part["w2"], 1).contiguous()
+            self._up = Projection(torch.cat(part["w1"] + part["w3"]))
+            self._down = Projection(torch.cat(part["w2"], 1))
         else:
-            self._ups = [torch.cat([gate, up]) for gate, up in zip(part["w1"], part["w3"], strict=True)]
-            self._downs = part["w2"]
+            self._ups = [Projection(torch.cat([gate, up])) for gate, up in zip(part["w1"], part["w3"], strict=True)]
+            self._downs = [Projection(down) for down in part["w2"]]
 
     def forward(self, x: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
         """Routed and shared output [T, hidden]; `token_ids` int64 [T] feed hash routing."""
@@ -39,7 +39,7 @@ class MoE:
 
     def _route(self, x: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Expert ids [T, k] and their weights [T, k]; the lowest expert wins a tie."""
-        scores = softplus(linear(x, self._gate)).sqrt()
+        scores = softplus(self._gate(x)).sqrt()
         if self._table is not None:
             chosen = self._table[token_ids]
         else:
@@ -57,9 +57,9 @@ class MoE:
         share = torch.zeros(rows, self._experts + 1)
         share.scatter_(1, chosen, weights)
         share[:, -1] = 1
-        gate, up = linear(x, self._up).chunk(2, 1)
+        gate, up = self._up(x).chunk(2, 1)
         inner = self._activate(gate, up).view(rows, self._experts + 1, -1)
-        return linear(inner.mul_(share.unsqueeze(-1)).view(rows, -1), self._down)
+        return self._down(inner.mul_(share.unsqueeze(-1)).view(rows, -1))
 
     def _forward_each(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         out = self._expert(self._experts, x)
@@ -70,5 +70,5 @@ class MoE:
         return out
 
     def _expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
-        gate, up = linear(x, self._ups[expert]).chunk(2, 1)
-        return linear(self._activate(gate, up), self._downs[expert])
+        gate, up = self._ups[expert](x).chunk(2, 1)
+        return self._downs[expert](self._activate(gate, up))

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from .config import PAGE_TOKENS, IndexerDtype, KVDtype
-
-TILE_TOKENS = 8
-"""Query tokens that share a window tile; every chunk of a prompt starts at a multiple of it."""
+from .geometry import TILE_TOKENS
 
 
 class OptionError(ValueError):

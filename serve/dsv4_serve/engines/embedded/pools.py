@@ -17,8 +17,8 @@ from dsv4_kernels.pool import IndexPool, IndexSpec
 from .compressor import OVERLAP_TOKENS
 from .config import PAGE_TOKENS, ModelConfig
 from .free_list import FreeList
+from .geometry import WINDOW
 from .options import EngineOptions, OptionError
-from .window import WINDOW
 
 DEFAULT_CONTEXTS = 16
 """Pools hold this many full contexts unless sized by an option."""

@@ -15,8 +15,9 @@ import torch
 
 from .batch import DecodeRow, PromptChunk, make_batch
 from .config import PAGE_TOKENS
+from .geometry import TILE_TOKENS
 from .model import Model
-from .options import TILE_TOKENS, EngineOptions
+from .options import EngineOptions
 from .radix import Node, RadixCache
 from .request import EngineError, FinishReason, PromptTooLong, QueueFull, TokenOutput
 from .running import Request

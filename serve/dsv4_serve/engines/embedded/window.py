@@ -1,7 +1,7 @@
 """The sliding window of every running request, and attention over window and compressed entries together.
 
-Queries are grouped in tiles of 8 positions: a tile starting at position p0 sees the 136 positions from p0 - 128 on, each
-query masked to its own 128. Decode uses the same tile for its one query, so a token's scores, softmax and sums have
+Queries are grouped in tiles of 8 positions: a tile starting at position p0 sees the 136 positions from p0 - 128 on,
+each query masked to its own 128. Decode uses the same tile for its one query, so a token's scores, softmax and sums have
 the same slots in the same order however it was computed: that makes decode and prefill bit-identical.
 """
 
@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from .batch import ForwardBatch, Segment
-from .options import TILE_TOKENS
-
-WINDOW = 128
-TILE_SLOTS = WINDOW + TILE_TOKENS
-"""Positions a tile sees; also the tokens that a slot's ring keeps."""
+from .batch import Segment
+from .decode_plan import DecodePlan
+from .geometry import TILE_SLOTS, TILE_TOKENS, WINDOW
 
 
 class WindowRing:
@@ -26,14 +23,11 @@ class WindowRing:
     def __init__(self, slots: int, head_dim: int) -> None:
         self.rows = torch.zeros(slots, TILE_SLOTS, head_dim)
 
-    def write_decode(self, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
-        """Store one row a slot."""
-        self.rows[slots, positions % TILE_SLOTS] = rows
-
-    def read_tiles(self, positions: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """The tile of each position: [n, 136, 512]."""
-        start = positions - positions % TILE_TOKENS - WINDOW
-        return self.rows[slots[:, None], (start[:, None] + torch.arange(TILE_SLOTS)) % TILE_SLOTS]
+    def decode(self, rows: torch.Tensor, plan: DecodePlan) -> torch.Tensor:
+        """Store one row [n, 512] a slot, then read the tile of each: [n, 136, 512]."""
+        flat = self.rows.view(-1, self.rows.shape[2])
+        flat[plan.ring_rows] = rows
+        return flat.index_select(0, plan.tile_rows).view(plan.count, TILE_SLOTS, -1)
 
     def extend(self, rows: torch.Tensor, segment: Segment) -> torch.Tensor:
         """Store a chunk's rows [length, 512]; returns the rows from 128 before it on, padded to whole tiles."""
@@ -49,14 +43,6 @@ class WindowRing:
     def restore(self, slot: int, end: int, rows: torch.Tensor) -> None:
         """Put the 128 rows before position `end` back."""
         self.rows[slot, torch.arange(end - WINDOW, end) % TILE_SLOTS] = rows
-
-
-def window_bias(positions: torch.Tensor) -> torch.Tensor:
-    """0 for the tile slots that each position attends to, -inf elsewhere: float32 [n, 136]."""
-    start = positions - positions % TILE_TOKENS - WINDOW
-    seen = start[:, None] + torch.arange(TILE_SLOTS)
-    live = (seen >= (positions - WINDOW + 1).clamp(min=0)[:, None]) & (seen <= positions[:, None])
-    return torch.zeros(live.shape).masked_fill_(~live, -torch.inf)
 
 
 def tile_queries(q: torch.Tensor) -> torch.Tensor:
@@ -76,8 +62,3 @@ def attention_weights(scores: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
     """Softmax over the slots and one sink a head: scores [n, heads, slots] to weights of the same shape."""
     column = sink.view(1, -1, 1).expand(scores.shape[0], -1, 1)
     return torch.cat([scores, column], -1).softmax(-1)[..., :-1]
-
-
-def decode_positions(batch: ForwardBatch) -> torch.Tensor:
-    """The positions of the decode rows, int64 [decode_rows]."""
-    return batch.positions[: batch.decode_rows]

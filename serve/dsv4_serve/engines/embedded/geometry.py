@@ -1,0 +1,12 @@
+"""The fixed sizes of attention: window and query tiles."""
+
+from __future__ import annotations
+
+WINDOW = 128
+"""Tokens that a query sees uncompressed, its own included."""
+
+TILE_TOKENS = 8
+"""Query positions that share a window tile; every chunk of a prompt starts at a multiple of it."""
+
+TILE_SLOTS = WINDOW + TILE_TOKENS
+"""Positions that a tile sees; also the tokens that a working slot's ring keeps."""
