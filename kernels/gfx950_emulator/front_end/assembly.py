@@ -21,7 +21,7 @@ from gfx950_emulator.front_end.kernel import (
 )
 
 _LABEL = re.compile(r"([.\w$]+):\s*$")
-_CODE = re.compile(r"\s+([a-z][a-z0-9_]+(?:\s.*)?)$")
+_CODE = re.compile(r"\s*([a-z][a-z0-9_]+(?:\s.*)?)$")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"([^"]*)"')
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 _DIRECTIVE = re.compile(r"\s*\.amdhsa_(\w+)\s+(-?\w+)")

@@ -84,7 +84,22 @@ def bind(instruction: Instruction) -> Bound | None:
             packed = first.view(np.uint16).astype(np.uint32)
             batch.write_v(row, packed | second.view(np.uint16).astype(np.uint32) << np.uint32(16))
 
-    return Bound(execute, operand_mask(list(sources)) | EXEC_MASK, operand_mask([instruction.operands[0]]))
+    return Bound(execute, _read_mask(instruction, sources, wide), operand_mask([instruction.operands[0]]))
+
+
+def _read_mask(instruction: Instruction, sources: tuple[Operand, ...], wide: bool) -> int:
+    """Registers that the halves select: of a 32-bit pair often only one, the other may be undefined."""
+    if not wide:
+        return operand_mask(list(sources)) | EXEC_MASK
+    low = instruction.bits("op_sel", (0,) * 3)
+    high = instruction.bits("op_sel_hi", (1,) * 3)
+    parts = [
+        operand.part(select)
+        for position, operand in enumerate(sources)
+        if operand.is_register
+        for select in (low[position], high[position])
+    ]
+    return operand_mask(parts) | EXEC_MASK
 
 
 def _half(instruction: Instruction, position: int, kind: Type, half: str) -> Getter:
@@ -124,4 +139,7 @@ def _bind_move(instruction: Instruction) -> Bound:
         batch.write_v(row, low)
         batch.write_v(row + 1, high)
 
-    return Bound(execute, operand_mask([first, second]) | EXEC_MASK, operand_mask([destination]))
+    chosen = [
+        operand.part(select) for operand, select in zip((first, second), selects, strict=True) if operand.is_register
+    ]
+    return Bound(execute, operand_mask(chosen) | EXEC_MASK, operand_mask([destination]))
