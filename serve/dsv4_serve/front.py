@@ -22,7 +22,8 @@ class Front:
     lifecycle: Lifecycle
     metrics: LauncherMetrics
     warnings: Sequence[str] = ()
-    inflight: int = field(default=0)
+    inflight: int = 0
+    told: set[str] = field(default_factory=set)
 
     @property
     def model(self) -> str:

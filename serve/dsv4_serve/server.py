@@ -103,8 +103,8 @@ async def _drain_or_die(front: Front, death: asyncio.Task[Any], signals: Signals
 async def _ready_then_watch(front: Front, public_url: str) -> str:
     lifecycle = front.lifecycle
     await bring_up(front)
-    seconds = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in lifecycle.phases())
-    log.info("ready on %s after %.1f s (%s)", public_url, lifecycle.uptime, seconds)
+    own = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in lifecycle.phases() if phase.source == "launcher")
+    log.info("ready on %s after %.1f s (%s)", public_url, lifecycle.uptime, own)
     return f"the engine says that it is dead: {await watch(front.client, lifecycle)}"
 
 

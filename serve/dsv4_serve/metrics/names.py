@@ -65,6 +65,13 @@ NAMES: tuple[MetricName, ...] = (
     _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch"),
     _engine("dsv4_queued_requests", "gauge", (), "requests", "requests that wait in the engine"),
     _engine(
+        "dsv4_retracted_requests_total",
+        "counter",
+        (),
+        "requests",
+        "running requests that gave up their pages and waited",
+    ),
+    _engine(
         "dsv4_time_to_first_token_seconds",
         "histogram",
         (),

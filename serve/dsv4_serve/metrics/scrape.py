@@ -18,7 +18,10 @@ async def engine_families(front: Front) -> list[Metric]:
         log.debug("the engine's metrics cannot be read: %s", error)
     except MetricsError as error:
         front.metrics.refused.inc()
-        log.error("the engine's metrics are refused: %s", error)
+        # Scrapes repeat for ever; the counter keeps the number, the log needs the reason once.
+        if str(error) not in front.told:
+            front.told.add(str(error))
+            log.error("the engine's metrics are refused: %s", error)
     return []
 
 
