@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4_serve.engines.embedded.text_stream import TextStream, unfinished_character
+from dsv4_serve.engines.embedded.text_stream import TextStream
 
 ALPHABET = st.sampled_from("abé€😀")
 TEXTS = st.text(ALPHABET, max_size=24)
@@ -83,11 +82,3 @@ def test_a_stop_string_may_end_with_the_replacement_at_the_end() -> None:
     assert stream.push(b"xa\xc3") == "x"
     assert stream.flush() == ""
     assert stream.stopped
-
-
-@pytest.mark.parametrize(
-    ("data", "pending"),
-    [(b"", 0), (b"a", 0), (b"a\xc3", 1), (b"\xe2\x82", 2), (b"\xf0\x9f\x98", 3), ("😀".encode(), 0), (b"\xff", 0)],
-)
-def test_unfinished_character(data: bytes, pending: int) -> None:
-    assert unfinished_character(data) == pending

@@ -27,6 +27,23 @@ class StartError(Exception):
     """Why the process cannot serve, in one line."""
 
 
+class AnnouncingServer(uvicorn.Server):
+    """Says when it answers and when it stops; uvicorn's own lines say less and take four."""
+
+    def __init__(self, config: uvicorn.Config, what: str) -> None:
+        super().__init__(config)
+        self._what = what
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            logger.info("serving %s", self._what)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        logger.info("shutting down: %d connections are open", len(self.server_state.connections))
+        await super().shutdown(sockets=sockets)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parent = os.getppid()
     args = parse_args(sys.argv[1:] if argv is None else argv)
@@ -35,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         listener = _bind(args)
         served = _load(args)
-        logger.info("serving %s on http://%s:%d", served.model_name, args.host, listener.getsockname()[1])
     except (StartError, OSError, ValueError) as error:
         logger.error("cannot start: %s", error)
         return 1
@@ -46,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lifespan="on",
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_SECONDS,
     )
-    server = uvicorn.Server(config)
+    server = AnnouncingServer(config, f"{served.model_name} on http://{args.host}:{listener.getsockname()[1]}")
     # uvicorn shuts down on these and then raises them again, for the handlers that were there before.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, lambda *_: None)

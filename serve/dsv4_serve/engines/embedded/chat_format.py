@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -14,11 +13,11 @@ from .api_schema import ChatRequest
 from .http_errors import ApiError, invalid
 from .logprobs import chat_entry
 from .request import TokenOutput
-from .text_stream import unfinished_character
 from .tokenizer import ModelTokenizer
 from .usage import Usage
 
-LONGEST_CHARACTER = 4
+ASCII_END = 0x80
+REPLACEMENT = "\ufffd"
 NO_LOGPROBS = '"logprobs":null'
 
 
@@ -109,7 +108,7 @@ class ChatChoice:
         self._tokenizer = tokenizer
         self._index = index
         self._usage = usage
-        self._last: deque[TokenOutput] = deque(maxlen=LONGEST_CHARACTER)
+        self._undecided: list[TokenOutput] = []
         self._started = False
 
     @property
@@ -125,7 +124,7 @@ class ChatChoice:
             yield from self._chunks(recipe.InferenceChunk.ready())
         self._usage.completion_tokens += 1
         if output.finish_reason != "stop":
-            self._last.append(output)
+            self._note_undecided(output)
             yield from self._chunks(self._inference_chunk(output))
         if output.finish_reason is not None and not self.done:
             yield from self._finish(output.finish_reason)
@@ -135,24 +134,29 @@ class ChatChoice:
             return recipe.InferenceChunk.tokens([output.token_id])
         return recipe.InferenceChunk.tokens([output.token_id], [(output.logprob, output.top_logprobs)])
 
+    def _note_undecided(self, output: TokenOutput) -> None:
+        """Keep the tokens since the last whole character: the parser waits with them, and forgets them at the end."""
+        self._undecided.append(output)
+        data = self._undecided_bytes()
+        if data and (data[-1] < ASCII_END or not data.decode(errors="replace").endswith(REPLACEMENT)):
+            self._undecided.clear()
+
+    def _undecided_bytes(self) -> bytes:
+        return b"".join(self._tokenizer.bytes_of(output.token_id) for output in self._undecided)
+
     def _finish(self, reason: str) -> Iterator[ChatChunk]:
-        data = b"".join(self._tokenizer.bytes_of(output.token_id) for output in self._last)
-        if pending := unfinished_character(data):
-            lost = self._tokens_of_last(pending) if self._logprobs else ()
-            yield from self._lost_character(tuple(chat_entry(output, self._tokenizer) for output in lost))
+        entries: tuple[dict[str, object], ...] = ()
+        if self._logprobs:
+            entries = tuple(chat_entry(output, self._tokenizer) for output in self._undecided)
+        if data := self._undecided_bytes():
+            lost = self._chunks(recipe.InferenceChunk.text(data.decode(errors="replace"), 0))
+            yield from _with_logprobs(lost, entries)
+            entries = ()
         if not self.done:
             length = reason == "length"
             finish = recipe.InferenceFinishReason.Length if length else recipe.InferenceFinishReason.Stop
-            yield from self._chunks(recipe.InferenceChunk.finish(finish))
-            yield from self._wrapped(self._parser.finish())
-
-    def _tokens_of_last(self, size: int) -> list[TokenOutput]:
-        """The tokens that hold the last `size` bytes."""
-        chosen: list[TokenOutput] = []
-        while size > 0:
-            chosen.insert(0, self._last.pop())
-            size -= len(self._tokenizer.bytes_of(chosen[0].token_id))
-        return chosen
+            end = [*self._chunks(recipe.InferenceChunk.finish(finish)), *self._wrapped(self._parser.finish())]
+            yield from _with_logprobs(end, entries)
 
     def _chunks(self, chunk: recipe.InferenceChunk) -> Iterator[ChatChunk]:
         return self._wrapped(self._parser.push(chunk))
@@ -163,11 +167,12 @@ class ChatChoice:
             assert isinstance(body, recipe.ChatCompletionChunk)
             yield ChatChunk(self._index, body)
 
-    def _lost_character(self, entries: tuple[dict[str, object], ...]) -> Iterator[ChatChunk]:
-        """U+FFFD for bytes that never became a character: the parser alone would drop them."""
-        chunks = [*self._chunks(recipe.InferenceChunk.text("\ufffd", 0))]
-        if chunks and entries and not self.done:
-            body = chunks[-1].body
-            key = "reasoning_content" if '"reasoning_content":"' in body.to_json() else "content"
-            chunks[-1] = ChatChunk(self._index, body, entries, key)
-        yield from chunks
+
+def _with_logprobs(chunks: Iterable[ChatChunk], entries: tuple[dict[str, object], ...]) -> list[ChatChunk]:
+    """The chunks, the last of which also tells `entries`."""
+    chunks = list(chunks)
+    if chunks and entries:
+        chunk = chunks[-1]
+        key = "reasoning_content" if '"reasoning_content":"' in chunk.body.to_json() else "content"
+        chunks[-1] = ChatChunk(chunk.choice, chunk.body, entries, key)
+    return chunks

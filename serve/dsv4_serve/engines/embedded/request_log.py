@@ -7,7 +7,6 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -115,12 +114,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
-def configure_logging(*, as_json: bool, loggers: Iterable[str] = ("dsv4", "uvicorn")) -> None:
+LEVELS = {"dsv4": logging.INFO, "dsv4_serve": logging.INFO, "dsv4_kernels": logging.INFO, "uvicorn": logging.WARNING}
+
+
+def configure_logging(*, as_json: bool) -> None:
     """Send the process's logs to standard error: for people, or as JSON for machines."""
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
     handler.setFormatter(JsonFormatter() if as_json else text)
-    for name in loggers:
+    for name, level in LEVELS.items():
         target = logging.getLogger(name)
         target.handlers, target.propagate = [handler], False
-        target.setLevel(logging.INFO)
+        target.setLevel(level)

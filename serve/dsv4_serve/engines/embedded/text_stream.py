@@ -59,10 +59,3 @@ class TextStream:
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length
         return 0
-
-
-def unfinished_character(data: bytes) -> int:
-    """How many bytes at the end of `data` begin a character that never ended (0 to 3)."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data)
-    return len(decoder.getstate()[0])
