@@ -39,7 +39,7 @@ def answer(token_ids: list[int], **fields: Any) -> tuple[str, list[dict[str, Any
     return text, told, finish, usage
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(token_ids=TOKENS)
 def test_every_byte_is_shown_and_every_token_has_its_log_probability(token_ids: list[int]) -> None:
     text, told, finish, usage = answer(token_ids)
@@ -49,7 +49,7 @@ def test_every_byte_is_shown_and_every_token_has_its_log_probability(token_ids: 
     assert (finish, usage.completion_tokens) == ("length", len(token_ids))
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(token_ids=TOKENS)
 def test_the_same_holds_for_reasoning(token_ids: list[int]) -> None:
     text, told, finish, _ = answer(token_ids, thinking={"type": "enabled"})
@@ -57,7 +57,7 @@ def test_the_same_holds_for_reasoning(token_ids: list[int]) -> None:
     assert (len(told), finish) == (len(token_ids), "length")
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(token_ids=TOKENS, stops=STOPS)
 def test_a_stop_string_is_never_shown(token_ids: list[int], stops: list[str]) -> None:
     text, told, finish, usage = answer(token_ids, stop=stops)

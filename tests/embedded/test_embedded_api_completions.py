@@ -131,7 +131,7 @@ PIECES = st.lists(
 STOPS = st.lists(st.text(st.sampled_from("abé"), min_size=1, max_size=3), max_size=4)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(data=PIECES.map(b"".join), stops=STOPS, logprobs=st.sampled_from([None, 0]))
 def test_a_stopped_choice_is_a_prefix_of_the_unstopped_one(data: bytes, stops: list[str], logprobs: int | None) -> None:
     text, told, finish = complete(data, stops, logprobs)

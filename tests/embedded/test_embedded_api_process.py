@@ -136,6 +136,7 @@ def test_the_context_is_the_models(url: str) -> None:
     assert httpx.get(f"{url}/v1/models").json()["data"][0]["max_model_len"] == length
 
 
+@pytest.mark.slow
 def test_a_stream_is_finished_before_the_process_ends(model: Path) -> None:
     process, base = start(model, "--json-logs")
     body = {"prompt": "x", "max_tokens": 40, "stream": True, "ignore_eos": True}
@@ -151,6 +152,7 @@ def test_a_stream_is_finished_before_the_process_ends(model: Path) -> None:
     assert [entry["out"] for entry in entries if entry.get("event") == "request"] == [40]
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_parent(model: Path) -> None:
     command = [*MODULE, "--model-path", str(model), "--served-model-name", "tiny", "--port", "0", "--threads", "1"]
     program = f"import subprocess; p = subprocess.Popen({command!r}); print(p.pid, flush=True); p.wait()"

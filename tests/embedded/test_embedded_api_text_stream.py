@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv4_serve.engines.embedded.text_stream import TextStream
@@ -39,6 +39,7 @@ def expected(text: str, stops: list[str]) -> tuple[str, bool]:
     return text, False
 
 
+@settings(deadline=None)
 @given(text=TEXTS, stops=STOPS, cuts=st.lists(st.integers(0, 99), max_size=30))
 def test_what_is_shown_does_not_depend_on_token_boundaries(text: str, stops: list[str], cuts: list[int]) -> None:
     shown, stopped = run(cut(text.encode(), cuts), stops)
@@ -46,6 +47,7 @@ def test_what_is_shown_does_not_depend_on_token_boundaries(text: str, stops: lis
     assert not any(stop in "".join(shown) for stop in stops)
 
 
+@settings(deadline=None)
 @given(text=TEXTS, stops=STOPS)
 def test_text_is_held_no_longer_than_a_stop_string_needs(text: str, stops: list[str]) -> None:
     stream = TextStream(stops)
@@ -59,6 +61,7 @@ def test_text_is_held_no_longer_than_a_stop_string_needs(text: str, stops: list[
         assert held == 0 or any(stop.startswith(read[-held:]) for stop in stops)
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=40), cuts=st.lists(st.integers(0, 99), max_size=40))
 def test_any_bytes_become_the_same_text_however_they_are_cut(data: bytes, cuts: list[int]) -> None:
     shown, _ = run(cut(data, cuts), [])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv4_serve.engines.embedded.tokenizer import (
@@ -46,11 +46,13 @@ def test_every_byte_has_its_own_id(tokenizer: ModelTokenizer) -> None:
     assert tokenizer.bytes_of(OFFSET + 256) == b""
 
 
+@settings(deadline=None)
 @given(text=st.text())
 def test_a_text_is_its_bytes(tokenizer: ModelTokenizer, text: str) -> None:
     assert tokenizer.encode_text(text) == [OFFSET + byte for byte in text.encode()]
 
 
+@settings(deadline=None)
 @given(
     pieces=st.lists(st.one_of(st.sampled_from(SPECIAL_TOKENS), st.text(max_size=3)), max_size=6),
 )
