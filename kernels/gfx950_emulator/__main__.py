@@ -1,0 +1,46 @@
+"""Command line: `python -m gfx950_emulator report module:function` and `... coverage FILE...`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from gfx950_emulator.checks.coverage import measure
+from gfx950_emulator.code_objects import load
+from gfx950_emulator.errors import EmulatorError
+from gfx950_emulator.machine.options import ORDERS
+from gfx950_emulator.report import report
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line's grammar."""
+    parser = argparse.ArgumentParser(prog="python -m gfx950_emulator", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    reporting = commands.add_parser("report", help="run a function under the emulator, report its launches")
+    reporting.add_argument("function", help="module:function, taking no argument")
+    reporting.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    reporting.add_argument("--order", choices=ORDERS, default="lockstep")
+    reporting.add_argument("--front-end", choices=("assembly", "objdump"), default="assembly")
+    gate = commands.add_parser("coverage", help="list the mnemonics of code objects; fails when one is missing")
+    gate.add_argument("files", nargs="+", help=".hsaco code objects or .amdgcn assembly")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; 0 fine, 1 failed."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        if parsed.command == "report":
+            sys.path.insert(0, "")
+            print(report(parsed.function, parsed.json, parsed.order, parsed.front_end))
+            return 0
+        coverage = measure(kernel for file in parsed.files for kernel in load(file).values())
+    except (EmulatorError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(coverage.text())
+    return 0 if coverage.complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
