@@ -130,13 +130,16 @@ class ScriptedEngine:
         return ids[turn:] + ids[:turn] + ([] if self.endless else [EOS_ID])
 
 
-def served(engine: ScriptedEngine, *, allow_script: bool = True, context_length: int = CONTEXT) -> Served:
+def served(
+    engine: ScriptedEngine, *, allow_script: bool = True, context_length: int = CONTEXT, capacity: int | None = None
+) -> Served:
     return Served(
         engine=engine,
         tokenizer=tokenizer(),
         model_name=MODEL,
         vocab_size=VOCABULARY,
         context_length=context_length,
+        capacity=capacity or context_length,
         bos_token_id=BOS_ID,
         eos_token_id=EOS_ID,
         allow_script=allow_script,

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsv4_serve.engines.embedded.api_schema import CompletionRequest
-from dsv4_serve.engines.embedded.completions import CompletionChoice
+from dsv4_serve.engines.embedded.completions import CompletionAnswer, CompletionChoice
 from dsv4_serve.engines.embedded.request import FinishReason, TokenOutput
+from dsv4_serve.engines.embedded.request_log import RequestRecord
 from dsv4_serve.engines.embedded.tokenizer import BOS_ID
-from embedded.api_harness import CACHED, MODEL, ScriptedEngine, byte_ids, events, post, served, serving
+from embedded.api_harness import CACHED, CONTEXT, MODEL, ScriptedEngine, byte_ids, events, post, served, serving
 
 TEXT = "The quick brown fox jumps over the lazy dog."
 
@@ -86,6 +87,13 @@ def test_cached_tokens_count_once_for_each_prompt(url: str) -> None:
         post(url, "completions", body).json()["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)
     ]
     assert cached == [0, 2 * CACHED]
+
+
+@pytest.mark.parametrize(("prompt", "capacity", "wanted"), [(10, 32, 22), (10, CONTEXT * 2, CONTEXT - 10), (40, 32, 1)])
+def test_without_a_limit_a_completion_fills_context_or_pools(prompt: int, capacity: int, wanted: int) -> None:
+    request = CompletionRequest(prompt=[5] * prompt)
+    answer = CompletionAnswer.prepare(served(ScriptedEngine(), capacity=capacity), request, RequestRecord("id", "r"))
+    assert [params.max_tokens for params in answer.params] == [wanted]
 
 
 def test_the_old_log_probabilities(client: openai.OpenAI) -> None:

@@ -149,7 +149,7 @@ def test_a_stream_is_finished_before_the_process_ends(model: Path) -> None:
     _, log = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0
     entries = [json.loads(line) for line in log.splitlines()]
-    assert [entry["out"] for entry in entries if entry.get("event") == "request"] == [40]
+    assert [entry["out"] for entry in entries if "out" in entry] == [40]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import uvicorn
 
@@ -101,10 +101,17 @@ def _load(args: ProcessArgs) -> Served:
         model_name=options.served_model_name,
         vocab_size=engine.model_config.vocab_size,
         context_length=engine.context_length,
+        capacity=_capacity(engine.server_info()),
         bos_token_id=engine.model_config.bos_token_id,
         eos_token_id=engine.model_config.eos_token_id,
         allow_script=args.allow_script,
     )
+
+
+def _capacity(server_info: Mapping[str, object]) -> int:
+    capacity = server_info["max_total_tokens"]
+    assert isinstance(capacity, int)
+    return capacity
 
 
 if __name__ == "__main__":

@@ -31,13 +31,17 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """The engine and what a request must know of it. Lengths in tokens."""
+    """The engine and what a request must know of it. Lengths in tokens.
+
+    `capacity` is the largest request that the pools can ever hold; it may be less than the context.
+    """
 
     engine: Engine
     tokenizer: ModelTokenizer
     model_name: str
     vocab_size: int
     context_length: int
+    capacity: int
     bos_token_id: int
     eos_token_id: int
     allow_script: bool = False
@@ -50,10 +54,10 @@ class Served:
 def sampling_params(
     served: Served, request: ChatRequest | CompletionRequest, prompt_tokens: int, logprobs: int | None
 ) -> list[SamplingParams]:
-    """One for each of the request's `n` choices; without a token limit a choice may fill the context."""
-    room = served.context_length - prompt_tokens
+    """One for each of the request's `n` choices; without a token limit a choice may fill what there is."""
+    room = min(served.context_length, served.capacity) - prompt_tokens
     wanted = request.token_limit or max(room, 1)
-    if wanted > room:
+    if prompt_tokens + wanted > served.context_length:
         prompt_field = "messages" if isinstance(request, ChatRequest) else "prompt"
         raise context_length_exceeded(prompt_tokens, wanted, served.context_length, prompt_field)
     stop_ids = set(_known_ids(served, "stop_token_ids", request.stop_token_ids or []))
