@@ -44,7 +44,7 @@ def not_ready(state: str, reason: str) -> ApiError:
 
 
 def engine_lost(reason: str) -> ApiError:
-    message = f"The engine did not answer: {reason}"
+    message = f"The engine broke off: {reason}"
     return ApiError(502, message, "service_unavailable", None, "engine_lost", {"Retry-After": "2"})
 
 

@@ -17,6 +17,7 @@ from dsv4_serve.logs import log, log_engine_line
 
 PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 10.0
+LAST_LINES_SECONDS = 2.0
 TAIL_LINES = 12
 MAX_LINE_BYTES = 64 << 10
 
@@ -64,9 +65,10 @@ class EngineProcess:
         return self._process.pid
 
     async def wait(self) -> Death:
-        """Returns once the engine has ended, by itself or by `stop`."""
+        """Returns once the engine has ended, by itself or by `stop`; what it left of its group ends with it."""
         returncode = await self._process.wait()
-        await self._pump
+        self.kill()
+        await self._last_lines()
         return Death(returncode, tuple(self._tail))
 
     async def stop(self, grace: float = STOP_SECONDS) -> None:
@@ -78,10 +80,15 @@ class EngineProcess:
             log.warning("the engine did not stop within %g s; killing it", grace)
         self.kill()
         await self._process.wait()
-        await self._pump
+        await self._last_lines()
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
+
+    async def _last_lines(self) -> None:
+        # Not awaited itself: whoever cancels a wait must not cancel the pump, and a stray holder of the pipe could
+        # keep it open for ever.
+        await asyncio.wait({self._pump}, timeout=LAST_LINES_SECONDS)
 
     def _signal(self, number: signal.Signals) -> None:
         try:

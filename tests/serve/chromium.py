@@ -50,12 +50,7 @@ class Page:
 
     async def __aenter__(self) -> Self:
         profile = self._stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        command = [
-            require_chromium(),
-            *FLAGS,
-            f"--user-data-dir={profile}",
-            f"--window-size={self.size[0]},{self.size[1]}",
-        ]
+        command = [require_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self._stack.callback(process.wait)
         self._stack.callback(process.terminate)
@@ -68,12 +63,18 @@ class Page:
         self._socket = await self._http.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0)
         for domain in ("Page", "Network", "Runtime"):
             await self.call(f"{domain}.enable")
+        await self.resize(*self.size)
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self._socket.close()
         await self._http.close()
         self._stack.close()
+
+    async def resize(self, width: int, height: int) -> None:
+        """The size of the page itself, in pixels."""
+        mode = {"deviceScaleFactor": 1, "mobile": False}
+        await self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, **mode)
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

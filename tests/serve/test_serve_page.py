@@ -65,7 +65,7 @@ async def test_both_colour_schemes_are_readable(launcher: Launcher, scheme: str,
 
 async def test_it_fits_a_narrow_window(launcher: Launcher) -> None:
     async with Page() as page:
-        await page.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
+        await page.resize(390, 800)
         await page.open(launcher.url)
         await until(page, "!document.querySelector('#panels').hidden")
         assert await page.evaluate("document.documentElement.scrollWidth <= 390")
