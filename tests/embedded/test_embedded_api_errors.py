@@ -10,7 +10,16 @@ import openai
 import pytest
 
 from dsv4_serve.engines.embedded.request import EngineDead, EngineError, PromptTooLong
-from embedded.api_harness import MODEL, ScriptedEngine, chat_body, post, queue_full, serving
+from embedded.api_harness import (
+    DEADLINE_SECONDS,
+    MODEL,
+    ScriptedEngine,
+    chat_body,
+    post,
+    queue_full,
+    request_log,
+    serving,
+)
 
 CONTEXT = 64
 ROUTES: list[tuple[str, dict[str, Any]]] = [
@@ -129,6 +138,19 @@ def test_the_official_client_sees_the_error_in_a_stream(url: str, refusing: Scri
         stream = client.completions.create(model=MODEL, prompt="hi", stream=True)
         with stream, pytest.raises(openai.APIError, match="the engine loop ended"):
             list(stream)
+
+
+def test_a_bug_is_a_500_without_a_traceback(url: str, refusing: ScriptedEngine) -> None:
+    refusing.refuse = ZeroDivisionError("secret detail")
+    with request_log() as records:
+        error = error_of(post(url, "completions", {"prompt": "x"}), 500)
+        line = records.get(timeout=DEADLINE_SECONDS).getMessage()
+    assert (error["type"], error["message"]) == (
+        "server_error",
+        "The server failed on this request; its log says why.",
+    )
+    assert "status=500" in line
+    assert "error=ZeroDivisionError" in line
 
 
 def test_health_follows_the_engine(url: str, refusing: ScriptedEngine) -> None:

@@ -92,6 +92,9 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            record.error = type(error).__name__
+            raise
         finally:
             if record.route.startswith(self._logged_prefix):
                 record.status = record.status or 500
