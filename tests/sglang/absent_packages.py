@@ -37,16 +37,21 @@ class Absent:
 
 
 class AbsentModule(ModuleType):
-    """A module of an absent package; it has every name."""
+    """A module of an absent package; it has every name but those in `lacking`."""
+
+    lacking: frozenset[str] = frozenset()
 
     def __getattr__(self, name: str) -> Absent:
-        if name.startswith("__"):
-            raise AttributeError(name)
+        if name.startswith("__") or name in self.lacking:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return Absent(f"{self.__name__}.{name}")
 
 
 class AbsentPackages(MetaPathFinder, Loader):
-    """Finds every module below `roots`, before any installed package of that name."""
+    """Finds every module below `roots`, before any installed package of that name.
+
+    Below a module that somebody put in place there is only what that module has.
+    """
 
     def __init__(self, roots: frozenset[str]) -> None:
         self.roots = roots
@@ -54,7 +59,9 @@ class AbsentPackages(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in self.roots:
+        parent = fullname.rpartition(".")[0]
+        made = not parent or isinstance(sys.modules.get(parent), AbsentModule)
+        if fullname.partition(".")[0] not in self.roots or not made:
             return None
         return ModuleSpec(fullname, self, is_package=True)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import warnings
 
+import simulated_aiter
 import simulated_gfx950
 
 simulated_gfx950.activate(absent=frozenset({"aiter", "sgl_kernel", "torchvision"}))
+simulated_aiter.install()
 
 import torch  # noqa: E402
 

@@ -69,6 +69,18 @@ def test_what_they_write_lies_where_we_read() -> None:
     assert torch.equal(ops.readback(as_ours(theirs), slots), ops.readback(ours, slots))
 
 
+def test_what_they_write_into_pages_of_8_lies_where_we_read() -> None:
+    theirs, x, slots = their_pool(), rows(40), shuffled_slots(40)
+    theirs.index_k_rne = theirs.index_k_page8 = True
+    theirs.set_index_fp4(0, slots, x)
+    payload = theirs.get_index_k_fp4_payload_buffer(0).view(torch.uint8).view(-1, 1, 4, 4, 2, 16)
+    scale = theirs.get_index_k_fp4_scale_buffer(0).view(-1, 1, 4, 8)
+    ours = IndexPool.allocate(IndexSpec(layout.SPLIT8, NEAREST_EVEN, hadamard=False), PAGES * 8)
+    store(ours, x.t().contiguous(), slots)
+    assert torch.equal(payload, ours.payload)
+    assert torch.equal(scale, ours.scale)
+
+
 def test_what_we_write_is_what_their_reader_returns() -> None:
     ours, x, slots = IndexPool.allocate(SPEC, PAGES), rows(150, seed=7), shuffled_slots(150)
     store(ours, x.t().contiguous(), slots)
@@ -95,10 +107,10 @@ def test_one_moved_byte_is_seen(region: str) -> None:
 def test_query_payload_and_swizzled_scales_equal_theirs(heads: int) -> None:
     from sglang.kernels.ops.attention.dsv4.fp4_indexer_hip import pack_fp4_query_flydsl
 
-    q = rows(2 * heads).view(2, heads, 128)
+    q = rows(heads).view(1, heads, 128)
     # Position 0 turns by no angle, so what is left of the operation is the quantiser and the layout.
     one, zero = torch.ones(1, 32), torch.zeros(1, 32)
-    query = ops.quantize_query(q, one, zero, torch.zeros(2, dtype=torch.int64), spec=SPEC)
+    query = ops.quantize_query(q, one, zero, torch.zeros(1, dtype=torch.int64), spec=SPEC)
     payload, scale = pack_fp4_query_flydsl(q)
     assert query.payload is not None
     assert query.scale is not None
