@@ -46,7 +46,13 @@ OPS: tuple[str, ...] = (
     "readback",
 )
 
-BACKENDS: dict[str, Backend] = {b.name: b for b in (Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),)}
+BACKENDS: dict[str, Backend] = {
+    b.name: b
+    for b in (
+        Backend("portable", "dsv4_kernels.portable", frozenset(OPS)),
+        Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),
+    )
+}
 
 VARIANTS: tuple[KernelVariant, ...] = ()
 """The reference backend compiles nothing."""

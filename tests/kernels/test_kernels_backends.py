@@ -143,7 +143,7 @@ def test_a_wrong_candidate_is_refused(
 
 
 def test_unknown_backend_names_the_known() -> None:
-    with pytest.raises(ArgumentError, match="backend='cutlass': accepted is auto or reference"):
+    with pytest.raises(ArgumentError, match="backend='cutlass': accepted is auto or portable or reference"):
         backends.activate(CPU, "cutlass")
 
 

@@ -1,0 +1,24 @@
+"""The portable backend: plain Triton, for any GPU that Triton compiles for, and for Triton's interpreter."""
+
+from dsv4_kernels.portable.logits import paged_logits
+from dsv4_kernels.portable.quantize import (
+    quantize_query,
+    quantize_query_with_weights,
+    readback,
+    write_index_keys,
+)
+from dsv4_kernels.portable.schedule import decode_schedule, prefill_schedule
+from dsv4_kernels.portable.selection import candidate_blocks, topk, topk_slots
+
+__all__ = [
+    "candidate_blocks",
+    "decode_schedule",
+    "paged_logits",
+    "prefill_schedule",
+    "quantize_query",
+    "quantize_query_with_weights",
+    "readback",
+    "topk",
+    "topk_slots",
+    "write_index_keys",
+]

@@ -1,0 +1,185 @@
+"""Paged logits: one kernel for decode, prefill windows and row groups, in any FP4 layout.
+
+A program takes up to four consecutive rows and a share of their keys; rows of one sequence in it share each key load.
+Keys are the first operand of the scaled product; queries become bfloat16 once, exactly (e2m1 times a power of two).
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.pool import IndexPool, Query
+from dsv4_kernels.portable import device_math
+from dsv4_kernels.portable.addresses import layout_constants, payload_at, scale_at
+from dsv4_kernels.portable.quantize import require_fp4
+
+TILE = 64
+PROGRAMS_PER_PROCESSOR = 4
+INTERPRETER_PROGRAMS = 8
+
+
+@triton.jit
+def _logits_kernel(
+    q_ptr,
+    qs_ptr,
+    payload_ptr,
+    scale_ptr,
+    table_ptr,
+    weights_ptr,
+    seq_ptr,
+    starts_ptr,
+    ends_ptr,
+    out_ptr,
+    rows,
+    payload_stride,
+    scale_stride,
+    stride_table,
+    stride_weights,
+    stride_out,
+    weight_scale,
+    splits,
+    HEADS: tl.constexpr,
+    HEADS_PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    R: tl.constexpr,
+    SHARED: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    PAGE: tl.constexpr,
+    P_SLOT: tl.constexpr,
+    P_GROUP: tl.constexpr,
+    P_RUN: tl.constexpr,
+    P_RUN_STRIDE: tl.constexpr,
+    S_BASE: tl.constexpr,
+    S_SLOT: tl.constexpr,
+    S_LANE: tl.constexpr,
+    S_LANES: tl.constexpr,
+    S_RUN: tl.constexpr,
+    S_RUN_STRIDE: tl.constexpr,
+):
+    first = (tl.program_id(0) // splits).to(tl.int64) * R
+    split = tl.program_id(0) % splits
+    member = tl.arange(0, R)
+    row = first + member
+    live = row < rows
+    end = tl.load(ends_ptr + row, mask=live, other=0)
+    start = tl.load(starts_ptr + row, mask=live, other=0) if WINDOWED else tl.zeros((R,), tl.int32)
+    seq = tl.load(seq_ptr + row, mask=live, other=-1) if SHARED else row.to(tl.int32)
+    live = live & (start < end)
+
+    column = tl.arange(0, R * HEADS_PADDED)
+    head = column % HEADS_PADDED
+    q_row = first + column // HEADS_PADDED
+    present = (head < HEADS) & (q_row < rows)
+    d = tl.arange(0, 128)
+    at = q_row * (HEADS * 64) + head * 64
+    byte = tl.load(q_ptr + at[None, :] + (d // 2)[:, None], mask=present[None, :], other=0).to(tl.int32)
+    at = q_row * (64 * COLUMNS) + (head % 16) * COLUMNS + head // 16
+    at = at[None, :] + (d // 32 * (16 * COLUMNS))[:, None]
+    exponent = tl.load(qs_ptr + at, mask=present[None, :], other=127).to(tl.int32)
+    bits = tl.where(exponent == 0, 0x400000, tl.where(exponent == 255, 0x7FC00000, exponent << 23))
+    q = device_math.decode((byte >> (d % 2 * 4)[:, None]) & 15) * bits.to(tl.float32, bitcast=True)
+    q = q.to(tl.bfloat16)
+    w = tl.load(weights_ptr + q_row * stride_weights + head, mask=present, other=0.0).to(tl.float32)
+
+    n = tl.arange(0, 64)
+    j = tl.arange(0, 64)
+    c = tl.arange(0, 4)
+    for lead in range(0, R):
+        # Each run of rows of one sequence is taken once, at its first row.
+        is_lead = member == lead
+        lead_seq = tl.sum(tl.where(is_lead, seq, 0))
+        before = tl.sum(tl.where(member == lead - 1, seq, 0)) if SHARED else -1
+        run = live & (seq == lead_seq) & (member >= lead)
+        if (lead == 0 or before != lead_seq) and lead_seq >= 0:
+            low = tl.min(tl.where(run, start, 0x7FFFFFFF)) // 64
+            high = tl.max(tl.where(run, end, 0))
+            tiles = tl.maximum((high + 63) // 64 - low, 0)
+            share = (tiles + splits - 1) // splits
+            tile = low + split * share
+            stop = tl.minimum(tile + share, low + tiles)
+            table_row = table_ptr + lead_seq.to(tl.int64) * stride_table
+            for t in range(tile, stop):
+                position = t * 64 + n
+                page = tl.load(table_row + position // PAGE, mask=position < high, other=0).to(tl.int64)
+                o = position % PAGE
+                at = payload_at(o[:, None], j[None, :], P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE)
+                k = tl.load(payload_ptr + (page * payload_stride)[:, None] + at)
+                at = scale_at(o[:, None], c[None, :], S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
+                ks = tl.load(scale_ptr + (page * scale_stride)[:, None] + at)
+                score = tl.dot_scaled(k, ks, "e2m1", q, None, "bf16")
+                score = tl.maximum(score, 0.0, propagate_nan=tl.PropagateNan.ALL) * w[None, :]
+                total = tl.sum(tl.reshape(score, (64, R, HEADS_PADDED)), axis=2) * weight_scale
+                seen = run[None, :] & (position[:, None] >= start[None, :]) & (position[:, None] < end[None, :])
+                tl.store(out_ptr + (row * stride_out)[None, :] + position[:, None], total, mask=seen)
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def paged_logits(
+    query: Query,
+    pool: IndexPool,
+    weights: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    row_to_seq: Tensor | None,
+    starts: Tensor | None,
+    weight_scale: float,
+    max_seq_len: int,
+    accumulate: torch.dtype,
+) -> Tensor:
+    """See `ops.paged_logits`. Columns that a row does not see stay unwritten."""
+    require_fp4(pool.spec)
+    if query.payload is None or query.scale is None or accumulate is not torch.float32:
+        raise ArgumentError("accumulate", accumulate, "torch.float32 and a packed query on the portable backend")
+    rows, heads = query.rows, query.heads
+    out = torch.empty(rows, max_seq_len, dtype=torch.float32, device=pool.device)
+    if not rows:
+        return out
+    padded = triton.next_power_of_2(heads)
+    group = 1 if row_to_seq is None else max(1, min(4, 256 // padded))
+    blocks = triton.cdiv(rows, group)
+    on_gpu = pool.device.type == "cuda"
+    programs = PROGRAMS_PER_PROCESSOR * _processors(pool.device) if on_gpu else INTERPRETER_PROGRAMS
+    # The share of a program follows a row's own length, so its time does not depend on the width of the output.
+    splits = max(1, min(programs // blocks, triton.cdiv(max_seq_len, TILE)))
+    weights = weights.float() if weights.dtype == torch.float64 else weights
+    _logits_kernel[(blocks * splits,)](
+        query.payload,
+        query.scale,
+        pool.payload,
+        pool.scale,
+        page_table,
+        weights,
+        row_to_seq if row_to_seq is not None else lengths,
+        starts if starts is not None else lengths,
+        lengths,
+        out,
+        rows,
+        pool.payload_stride,
+        pool.scale_stride,
+        page_table.stride(0),
+        weights.stride(0),
+        out.stride(0),
+        weight_scale,
+        splits,
+        HEADS=heads,
+        HEADS_PADDED=padded,
+        COLUMNS=query.scale.shape[-1],
+        R=group,
+        SHARED=row_to_seq is not None,
+        WINDOWED=starts is not None,
+        **layout_constants(pool.spec.layout),
+        num_warps=4,
+    )
+    return out
