@@ -185,7 +185,7 @@ class Scheduler:
         batch.counters.barriers += batch.n
         if batch.n == batch.waves:
             if batch.lds_monitor is not None:
-                batch.lds_monitor.pass_barrier(batch.group)
+                batch.lds_monitor.pass_barrier(batch.group, batch.scoreboard)
             return pc + 1
         batch.status[batch.sel] = AT_BARRIER
         batch.pc[batch.sel] = pc + 1
@@ -205,7 +205,7 @@ class Scheduler:
         released = np.flatnonzero((waiting & ready[:, None]).reshape(-1))
         batch.status[released] = RUNNING
         if batch.lds_monitor is not None:
-            batch.lds_monitor.pass_barrier(released)
+            batch.lds_monitor.pass_barrier(released, batch.scoreboard)
 
     def _check_attendance(self, status: Array, ready: Bools) -> None:
         absent = ready & (status == ENDED).any(1)

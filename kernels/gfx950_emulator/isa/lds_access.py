@@ -13,6 +13,7 @@ from gfx950_emulator.isa.bound import EXEC_MASK, Bound, Execute, operand_mask
 from gfx950_emulator.isa.values import Getter, Type, vector_source
 from gfx950_emulator.machine.arrays import I64, U32, Array, Bools
 from gfx950_emulator.machine.global_memory import AddressError
+from gfx950_emulator.machine.lds_monitor import by_dword, in_rows
 from gfx950_emulator.machine.registers import register_numbers, vector_index
 from gfx950_emulator.machine.scoreboard import Counter
 from gfx950_emulator.machine.wave_batch import WaveBatch
@@ -107,21 +108,16 @@ def lds_places(batch: WaveBatch, lanes: access.Lanes, addresses: Array, size: in
     return np.asarray(addresses + groups * batch.lds_stride)
 
 
-def monitored_words(places: I64, size: int, waves: I64) -> tuple[I64, I64]:
-    """Dword indices and waves of an access, one entry a dword."""
-    count = max(1, size // 4)
-    if count == 1:
-        return places >> 2, waves
-    return ((places >> 2)[:, None] + np.arange(count)).reshape(-1), np.repeat(waves, count)
-
-
 def lds_read(batch: WaveBatch, lanes: access.Lanes, addresses: Array, size: int) -> tuple[U32, Bools | None]:
     """Read LDS at byte addresses [k]: values [k, registers] and which are undefined."""
     places = lds_places(batch, lanes, addresses, size)
     batch.counters.lds_bytes_read += size * len(places)
     if batch.lds_monitor is not None and batch.lds_monitor.needed:
-        words, waves = monitored_words(places, size, access.lane_waves(batch, lanes))
-        batch.lds_monitor.read(words, waves, batch.scoreboard)
+        waves = access.lane_waves(batch, lanes)
+        if in_rows(places, size):
+            batch.lds_monitor.read(places, size, waves, batch.scoreboard)
+        else:
+            batch.lds_monitor.read(*_dwords(places, size, waves), batch.scoreboard)
     undefined = batch.lds.undefined(places, size) if batch.defined is not None else None
     return batch.lds.gather(places, size), undefined
 
@@ -141,11 +137,16 @@ def lds_write(
     batch.counters.lds_bytes_written += size * len(places)
     if batch.lds_monitor is not None and (batch.lds_monitor.needed or counter == "vm"):
         waves = access.lane_waves(batch, lanes)
-        words, writers = monitored_words(places, size, waves)
-        per_lane = np.zeros(len(waves), np.int64)
-        if events is not None:
-            per_lane = access.flatten(batch, events[:, None], lanes)
-        per_word = np.repeat(per_lane, max(1, size // 4))
-        batch.lds_monitor.write(words, writers, counter, per_word, batch.scoreboard)
+        per_lane = None if events is None else access.flatten(batch, events[:, None], lanes)
+        if in_rows(places, size):
+            batch.lds_monitor.write(places, size, waves, counter, per_lane)
+        else:
+            split = None if per_lane is None else by_dword(places, size, per_lane)[1]
+            batch.lds_monitor.write(*_dwords(places, size, waves), counter, split)
     batch.lds.scatter(places, size, values)
     batch.lds.mark(places, size, defined)
+
+
+def _dwords(places: I64, size: int, waves: I64) -> tuple[I64, int, I64]:
+    split, owners = by_dword(places, size, waves)
+    return split, 4, owners

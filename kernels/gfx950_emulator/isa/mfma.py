@@ -23,7 +23,7 @@ from gfx950_emulator.isa.mfma_operands import (
     order_by_k,
     read_registers,
 )
-from gfx950_emulator.isa.mfma_shape import SCALE_BLOCK, MatrixShape, result_layout, shape_of
+from gfx950_emulator.isa.mfma_shape import SCALE_BLOCK, MatrixShape, result_layout, shape_of, to_result_layout
 from gfx950_emulator.isa.values import Type, constant_bits, vector_source
 from gfx950_emulator.machine.arrays import LANES, Array, all_along
 from gfx950_emulator.machine.registers import register_numbers, vector_index
@@ -52,7 +52,7 @@ def bind(instruction: Instruction) -> Bound | None:
             result = _sequential(shape, left, right, scales(batch) if scales else None, added, layout)
         else:
             product = _wide_product(shape, left, right, scales(batch) if scales else None)
-            result = _round(shape, product[:, layout[0], layout[1]], added)
+            result = _round(shape, to_result_layout(product, shape), added)
         bits = np.ascontiguousarray(result).view(np.uint32).reshape(batch.n, -1, LANES, words // len(layout[0]))
         batch.v[row : row + words, batch.sel] = bits.transpose(1, 3, 0, 2).reshape(words, batch.n, LANES)
 
@@ -121,8 +121,10 @@ def _wide_product(shape: MatrixShape, left: Array, right: Array, scales: tuple[A
             product *= scales[0][:, :, :, None]
             product *= scales[1][:, :, None, :]
         return np.asarray(product.sum(1))
-    a, b = order_by_k(left, shape, shape.elements[0]), order_by_k(right, shape, shape.elements[1])
-    return np.asarray(np.matmul(a, b.transpose(0, 2, 1)))
+    # Lane groups as they lie: the order of a float64 sum matters less than the one rounding that follows.
+    a = left.reshape(len(left), shape.groups, shape.m, -1)
+    b = right.reshape(len(right), shape.groups, shape.n, -1)
+    return np.asarray(np.matmul(a, b.transpose(0, 1, 3, 2)).sum(1))
 
 
 def _round(shape: MatrixShape, product: Array, added: Array) -> Array:

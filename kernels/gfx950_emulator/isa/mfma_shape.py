@@ -10,7 +10,7 @@ import numpy as np
 from gfx950_emulator.errors import UnsupportedInstruction
 from gfx950_emulator.front_end.instruction import Instruction
 from gfx950_emulator.isa.small_floats import BF6, BF8, FP4, FP6, FP8, SmallFloat
-from gfx950_emulator.machine.arrays import I64, LANE, LANES
+from gfx950_emulator.machine.arrays import I64, LANE, LANES, Array
 
 _NAME = re.compile(r"v_mfma_(?:(scale)_)?(f32|i32|f64)_(\d+)x(\d+)x(\d+)_(?:(\d+)b_)?(\w+)$")
 F8F6F4: dict[int, SmallFloat] = {0: FP8, 1: BF8, 2: FP6, 3: BF6, 4: FP4}
@@ -95,3 +95,11 @@ def result_layout(shape: MatrixShape) -> tuple[I64, I64]:
     row = element // run * run * groups + (LANE // shape.n)[None, :] * run + element % run
     column = np.broadcast_to((LANE % shape.n)[None, :], row.shape)
     return row, column
+
+
+def to_result_layout(product: Array, shape: MatrixShape) -> Array:
+    """[n, m, n] to [n, results_per_lane, 64], as `result_layout` says."""
+    run = 1 if shape.result == "f64" else 4
+    groups = LANES // shape.n
+    parts = product.reshape(len(product), shape.results_per_lane // run, groups, run, shape.n)
+    return parts.transpose(0, 1, 3, 2, 4).reshape(len(product), shape.results_per_lane, LANES)
