@@ -49,7 +49,8 @@ def load_oracle(directory: Path) -> Any:
     """DeepseekV4ForCausalLM from a directory, float32, without its progress bar."""
     import transformers
 
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     # transformers warns that YaRN's factor is not context / original context; the published models have that too.
     logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
-    return transformers.DeepseekV4ForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    model: Any = transformers.DeepseekV4ForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    return model.eval()

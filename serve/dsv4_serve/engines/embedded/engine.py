@@ -45,7 +45,7 @@ class AsyncEngine:
         self.cache = RadixCache(model.pools, options.prefix_cache)
         self.scheduler = Scheduler(model, self.cache, options, self.statistics)
         self.statistics.registry.register(StateCollector(model.pools, self.cache, self.scheduler))
-        self._model, self._pools = model, model.pools
+        self.model, self._pools = model, model.pools
         self._commands: deque[Command] = deque()
         self._wake = threading.Condition()
         self._stopping = False
