@@ -13,9 +13,12 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import absent_packages
 
+COMMANDS = Path(__file__).parent / "machine"
+"""Commands of a ROCm machine that the engine runs."""
 ENVIRONMENT = {
     "TRITON_INTERPRET": "1",
     # tvm-ffi would compile a torch extension at import; nothing here exchanges tensors with it.
@@ -53,6 +56,7 @@ def activate(absent: frozenset[str]) -> None:
     if early:
         raise RuntimeError(f"activate() must come before the import of {', '.join(early)}")
     os.environ.update(ENVIRONMENT)
+    os.environ["PATH"] = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"
     absent_packages.install(absent)
     _describe_device()
     _describe_triton_target()
