@@ -8,9 +8,9 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
-import aiohttp
 from starlette.types import Receive, Scope, Send
 
+from dsv4_serve.engines.connection import EngineConnection, EngineUnreachableError
 from dsv4_serve.front import Front
 from dsv4_serve.logs import log
 from dsv4_serve.metrics.names import CLIENT_LEFT, ENGINE_BROKE_OFF
@@ -18,7 +18,7 @@ from dsv4_serve.openai_errors import ApiError, engine_lost, error_event, not_rea
 from dsv4_serve.validate import ClientGoneError, check_body, read_body
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-PASSED_HEADERS = ("Content-Type", "Retry-After", "Cache-Control")
+PASSED_HEADERS = ("content-type", "retry-after", "cache-control")
 
 
 @dataclass(slots=True)
@@ -78,42 +78,39 @@ class Proxy:
             forward.cancel()
 
     async def _forward(self, exchange: Exchange, body: bytes, send: Send) -> None:
-        headers = {"Content-Type": "application/json", "X-Request-Id": exchange.request_id}
-        url = self.front.client.base + exchange.path
+        headers = {"content-type": "application/json", "x-request-id": exchange.request_id}
         exchange.reached_engine = True
         try:
-            async with self.front.client.session.post(url, data=body, headers=headers) as response:
-                if response.content_type == "text/event-stream":
-                    await self._stream(exchange, response, send)
+            async with self.front.client.exchange("POST", exchange.path, headers, body) as answer:
+                if answer.headers.get("content-type", "").startswith("text/event-stream"):
+                    await self._stream(exchange, answer, send)
                 else:
-                    payload = await response.read()
+                    payload = await answer.body()
                     length = (b"content-length", str(len(payload)).encode())
-                    await self._start(exchange, response, send, length)
+                    await self._start(exchange, answer, send, length)
                     await send({"type": "http.response.body", "body": payload})
                     exchange.sent = len(payload)
-        except (aiohttp.ClientError, OSError) as error:
-            reason = self.front.lifecycle.reason or str(error) or type(error).__name__
-            lost = engine_lost(reason)
+        except EngineUnreachableError as error:
+            lost = engine_lost(self.front.lifecycle.reason or str(error))
             if exchange.first_byte is None:
                 raise lost from error
             exchange.status, exchange.problem = ENGINE_BROKE_OFF, lost.message
             await send({"type": "http.response.body", "body": error_event(lost)})
 
-    async def _stream(self, exchange: Exchange, response: aiohttp.ClientResponse, send: Send) -> None:
-        await self._start(exchange, response, send)
-        async for chunk in response.content.iter_any():
+    async def _stream(self, exchange: Exchange, answer: EngineConnection, send: Send) -> None:
+        await self._start(exchange, answer, send)
+        while chunk := await answer.chunk():
             exchange.sent += len(chunk)
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     async def _start(
-        self, exchange: Exchange, response: aiohttp.ClientResponse, send: Send, *more: tuple[bytes, bytes]
+        self, exchange: Exchange, answer: EngineConnection, send: Send, *more: tuple[bytes, bytes]
     ) -> None:
-        found = ((name, response.headers.get(name)) for name in PASSED_HEADERS)
-        passed = [(name.lower().encode(), text.encode()) for name, text in found if text is not None]
-        exchange.status, exchange.first_byte = response.status, time.perf_counter() - exchange.begun
+        passed = [(name.encode(), answer.headers[name].encode()) for name in PASSED_HEADERS if name in answer.headers]
+        exchange.status, exchange.first_byte = answer.status, time.perf_counter() - exchange.begun
         headers = [*passed, (b"x-request-id", exchange.request_id.encode()), *more]
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
 
     def _record(self, exchange: Exchange) -> None:
         metrics = self.front.metrics

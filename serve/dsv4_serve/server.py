@@ -42,7 +42,7 @@ async def _serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: 
     adapter = make_adapter(EngineRun(model_dir, port, settings.json_logs))
     async with AsyncExitStack() as stack:
         client = EngineClient(port)
-        stack.push_async_callback(client.close)
+        stack.callback(client.close)
         front = Front(settings, adapter, client, Lifecycle(), LauncherMetrics(), warnings)
         engine = await _start_engine(adapter, front)
         # Closed last, so that health answers to the end; the engine is gone by then.

@@ -76,7 +76,11 @@ class Launcher:
 
     def ready(self) -> bool:
         assert not self._ended(), f"the launcher ended:\n{self.text}"
-        return self.get("/readyz").status_code == 200
+        try:
+            return self.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            # It may be ending right now; the next call tells with its log.
+            return False
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.http.get(self.url + path, **options)
