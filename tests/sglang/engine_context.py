@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # The geometry that the engine insists on (head_dim, page sizes, 64 index heads), the rest small.
@@ -87,3 +88,54 @@ def engine(model: Path, *flags: str) -> Iterator[Any]:
         yield arguments
     finally:
         reset_context()
+
+
+def pool_configurator(arguments: Any) -> Any:
+    """SGLang's configurator of the published engine, which reads this much of the model runner."""
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.model_executor.pool_configurator import DSV4PoolConfigurator
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    model = ModelConfig.from_server_args(arguments)
+    runner = SimpleNamespace(
+        kv_cache_dtype_str="auto",
+        model_config=model,
+        layer_info=SimpleNamespace(start_layer=0, end_layer=len(model.compress_ratios)),
+        pp_size=1,
+        spec_algorithm=SpeculativeAlgorithm.NONE,
+        sliding_window_size=128,
+        page_size=256,
+        attn_dp_size=1,
+        is_hybrid_swa=True,
+    )
+    return DSV4PoolConfigurator(runner)
+
+
+def token_pool(arguments: Any, tokens: int) -> Any:
+    """SGLang's token pool of the published engine for `tokens` tokens, sized by its own configurator."""
+    import torch
+    from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
+
+    configurator = pool_configurator(arguments)
+    sizes = configurator.calculate_pool_sizes_from_max_tokens(tokens, 256)
+    return DeepSeekV4TokenToKVPool(
+        max_num_reqs=arguments.max_running_requests,
+        swa_size=sizes.swa_max_total_num_tokens,
+        c4_size=sizes.c4_max_total_num_tokens,
+        c128_size=sizes.c128_max_total_num_tokens,
+        c4_state_pool_size=sizes.c4_state_pool_size,
+        c128_state_pool_size=sizes.c128_state_pool_size,
+        page_size=256,
+        swa_page_size=256,
+        dtype=torch.float8_e4m3fn,
+        c4_state_dtype=torch.float32,
+        c128_state_dtype=torch.float32,
+        qk_nope_head_dim=448,
+        qk_rope_head_dim=64,
+        indexer_head_dim=128,
+        layer_num=len(configurator.stage_compress_ratios),
+        device="cpu",
+        enable_memory_saver=False,
+        compression_ratios=configurator.stage_compress_ratios,
+        full_size=tokens,
+    )

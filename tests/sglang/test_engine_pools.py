@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 
 import engine_context
 from dsv4_kernels import aiter_tensors, layout
 
 FP4 = "--enable-deepseek-v4-fp4-indexer"
 SIZES = ("--max-total-tokens", "16384", "--max-running-requests", "4", "--chunked-prefill-size", "512")
-
-
-def configurator(arguments: Any) -> Any:
-    """SGLang's configurator of the published engine, which reads this much of the model runner."""
-    from sglang.srt.configs.model_config import ModelConfig
-    from sglang.srt.model_executor.pool_configurator import DSV4PoolConfigurator
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-
-    model = ModelConfig.from_server_args(arguments)
-    runner = SimpleNamespace(
-        kv_cache_dtype_str="auto",
-        model_config=model,
-        layer_info=SimpleNamespace(start_layer=0, end_layer=len(model.compress_ratios)),
-        pp_size=1,
-        spec_algorithm=SpeculativeAlgorithm.NONE,
-        sliding_window_size=128,
-        page_size=256,
-        attn_dp_size=1,
-        is_hybrid_swa=True,
-    )
-    return DSV4PoolConfigurator(runner)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("flags", "c4_layer", "index"), [((FP4,), 163.25, 68), ((), 179.25, 132)])
 def test_a_c4_layer_costs_what_the_flag_says(model: Path, flags: tuple[str, ...], c4_layer: float, index: int) -> None:
     with engine_context.engine(model, *SIZES, *flags) as arguments:
-        found = configurator(arguments)
+        found = engine_context.pool_configurator(arguments)
         assert found.indexer_bytes_per_token == index
         assert found._compressed_bytes_per_full_token(4) == c4_layer
         assert found._compressed_bytes_per_full_token(128) == 6.75
@@ -58,37 +34,16 @@ def test_the_same_memory_holds_more_tokens_in_fp4(model: Path) -> None:
     capacities = []
     for flags in ((), (FP4,)):
         with engine_context.engine(model, *SIZES, *flags) as arguments:
-            capacities.append(configurator(arguments).calculate_pool_sizes(1 << 30, 256).max_total_num_tokens)
+            capacities.append(
+                engine_context.pool_configurator(arguments).calculate_pool_sizes(1 << 30, 256).max_total_num_tokens
+            )
     fp8, fp4 = capacities
     assert fp4 / fp8 == pytest.approx(393.5 / 377.5, rel=1e-3)
 
 
 def test_the_engines_index_pages_are_our_split64_pages(model: Path) -> None:
-    from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
-
     with engine_context.engine(model, *SIZES, FP4) as arguments:
-        sizes = configurator(arguments).calculate_pool_sizes_from_max_tokens(16384, 256)
-        pool = DeepSeekV4TokenToKVPool(
-            max_num_reqs=4,
-            swa_size=sizes.swa_max_total_num_tokens,
-            c4_size=sizes.c4_max_total_num_tokens,
-            c128_size=sizes.c128_max_total_num_tokens,
-            c4_state_pool_size=sizes.c4_state_pool_size,
-            c128_state_pool_size=sizes.c128_state_pool_size,
-            page_size=256,
-            swa_page_size=256,
-            dtype=torch.float8_e4m3fn,
-            c4_state_dtype=torch.float32,
-            c128_state_dtype=torch.float32,
-            qk_nope_head_dim=448,
-            qk_rope_head_dim=64,
-            indexer_head_dim=128,
-            layer_num=3,
-            device="cpu",
-            enable_memory_saver=False,
-            compression_ratios=[0, 4, 128],
-            full_size=16384,
-        )
+        pool = engine_context.token_pool(arguments, 16384)
     tensors = pool.get_index_k_fp4_payload_buffer(1), pool.get_index_k_fp4_scale_buffer(1)
     ours = aiter_tensors.index_pool(*tensors, 64)
     assert ours.spec.layout == layout.SPLIT64
