@@ -27,7 +27,7 @@ from torch import Tensor
 MAX_POSITION = 4096
 
 
-class Backend(C4IndexerBackendMixin, CompressorBackendMixin):
+class Backend(C4IndexerBackendMixin, CompressorBackendMixin):  # type: ignore[misc]
     """The two mixins that the HIP attention backend takes its C4 indexer from, with what they read of it."""
 
     def __init__(self, pool: Any) -> None:

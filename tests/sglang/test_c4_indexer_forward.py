@@ -47,7 +47,8 @@ def scores(layer: C4Layer, x: Tensor, q_lora: Tensor, position: int, keys: oracl
 
     q = layer.indexer.wq_b(q_lora[None])[0].view(1, 64, 128)
     weights = layer.indexer.weights_proj(x[None])[0]
-    stored = Queries(*aiter_q_indexer_fp4(q, layer.cos, layer.sin, torch.tensor([position])), weights)
+    q_fp4, q_scale = aiter_q_indexer_fp4(q, layer.cos, layer.sin, torch.tensor([position]))
+    stored = Queries(q_fp4, q_scale, weights)
     return oracle.logits(stored.values(0), keys, weights[0].double().numpy(), 128**-0.5 * 64**-0.5)
 
 
