@@ -45,6 +45,7 @@ def _bare_app() -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(HTTPException, _routing_error)
     app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(Exception, _defect)
     return app
 
 
@@ -62,7 +63,7 @@ def _add_models(app: FastAPI, front: Front) -> None:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [card()]}
 
-    @app.get("/v1/models/{name}")
+    @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         if name != front.model:
             raise unknown_model(name, front.model)
@@ -72,6 +73,12 @@ def _add_models(app: FastAPI, front: Front) -> None:
 async def _api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
     return JSONResponse(error.body(), error.status, headers=error.headers)
+
+
+async def _defect(request: Request, error: Exception) -> JSONResponse:
+    # The log has the traceback, which uvicorn writes; the client has no use for it.
+    refusal = ApiError(500, "Internal error; the server's log says more.", "server_error", code="internal_error")
+    return JSONResponse(refusal.body(), refusal.status)
 
 
 async def _routing_error(request: Request, error: Exception) -> JSONResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -33,7 +34,7 @@ def page_routes(front: Front) -> APIRouter:
     return router
 
 
-def _file(name: str, media_type: str):  # type: ignore[no-untyped-def]
+def _file(name: str, media_type: str) -> Callable[[], Coroutine[None, None, Response]]:
     content = (STATIC / name).read_bytes()
 
     async def serve() -> Response:

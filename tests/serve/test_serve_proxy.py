@@ -137,7 +137,8 @@ def test_models_are_listed_and_described(launcher: Launcher) -> None:
     [card] = launcher.get("/v1/models").json()["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == (MODEL, "model", 4096)
     assert launcher.get(f"/v1/models/{MODEL}").json() == card
-    assert launcher.get("/v1/models/other").status_code == 404
+    for unknown in ("other", "org/other"):
+        assert error_of(launcher.get(f"/v1/models/{unknown}"))["code"] == "model_not_found"
 
 
 @pytest.mark.parametrize(

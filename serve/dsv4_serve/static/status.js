@@ -11,6 +11,9 @@ const tenths = (value) => (value === null ? "–" : value < 10 ? value.toFixed(1
 const percent = (value) => (value === null ? "–" : `${(100 * value).toFixed(value > 0.995 || value < 0.0005 ? 0 : 1)} %`);
 const sum = (object) => Object.values(object).reduce((a, b) => a + b, 0);
 
+// The metrics call the engine's own memory gpu, whatever it runs on.
+const tierName = (tier) => (tier === "gpu" ? "device" : tier);
+
 function bytes(value) {
   if (value === undefined) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -89,14 +92,14 @@ function showHead(status) {
 function showTables(status) {
   fill("kv", status.kv.map((r) => {
     const share = r.capacity_tokens && r.used_tokens !== undefined ? r.used_tokens / r.capacity_tokens : null;
-    return row([r.region.replaceAll("_", " "), r.tier, bar(share), right(count(r.used_tokens)), right(count(r.capacity_tokens)),
+    return row([r.region.replaceAll("_", " "), tierName(r.tier), bar(share), right(count(r.used_tokens)), right(count(r.capacity_tokens)),
       right(bytes(r.capacity_bytes)), right(r.bytes_per_token === undefined ? "–" : String(+r.bytes_per_token.toFixed(2)))]);
   }), "kv-absent");
   const launches = Object.entries(status.indexer_launches).map(([name, value]) => row([name, right(count(value))]));
   const fallbacks = Object.entries(status.indexer_fallbacks).map(([name, value]) => row([`fallback: ${name}`, right(count(value))]));
   fill("launches", [...launches, ...fallbacks], "launches-absent");
   fill("phases", status.phases.map((p) => row([(p.source === "engine" ? "· " : "") + p.name.replaceAll("_", " "), right(`${p.seconds.toFixed(2)} s`)])));
-  const cached = Object.entries(status.cached_tokens).map(([tier, value]) => row([`cached tokens, ${tier}`, right(count(value))]));
+  const cached = Object.entries(status.cached_tokens).map(([tier, value]) => row([`cached tokens, ${tierName(tier)}`, right(count(value))]));
   fill("totals", [row(["prompt tokens", right(count(status.prompt_tokens))]), ...cached,
     row(["generated tokens", right(count(status.generated_tokens))]), row(["up", right(`${count(status.uptime_seconds)} s`)])]);
 }
