@@ -110,10 +110,10 @@ def _logits_kernel(
                 position = t * 64 + n
                 page = tl.load(table_row + position // PAGE, mask=position < high, other=0).to(tl.int64)
                 o = position % PAGE
-                at = payload_at(o[:, None], j[None, :], P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE)
-                k = tl.load(payload_ptr + (page * payload_stride)[:, None] + at)
-                at = scale_at(o[:, None], c[None, :], S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
-                ks = tl.load(scale_ptr + (page * scale_stride)[:, None] + at)
+                k_at = payload_at(o[:, None], j[None, :], P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE)
+                k = tl.load(payload_ptr + (page * payload_stride)[:, None] + k_at)
+                s_at = scale_at(o[:, None], c[None, :], S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
+                ks = tl.load(scale_ptr + (page * scale_stride)[:, None] + s_at)
                 score = tl.dot_scaled(k, ks, "e2m1", q, None, "bf16")
                 score = tl.maximum(score, 0.0, propagate_nan=tl.PropagateNan.ALL) * w[None, :]
                 total = tl.sum(tl.reshape(score, (64, R, HEADS_PADDED)), axis=2) * weight_scale

@@ -29,7 +29,6 @@ def _threshold(row_ptr, length, need, BLOCK: tl.constexpr):
     known = tl.zeros((), tl.uint32)
     bins = tl.arange(0, 512)
     for digit in tl.static_range(4):
-        shift: tl.constexpr = 24 - 8 * digit
         counts = tl.zeros((512,), tl.int32)
         for base in range(0, length, BLOCK):
             column = base + tl.arange(0, BLOCK)
@@ -37,13 +36,13 @@ def _threshold(row_ptr, length, need, BLOCK: tl.constexpr):
             key = key ^ 0x80000000
             inside = (column < length) & ((key & known) == prefix)
             # Bin 256 takes what is outside.
-            counts += tl.histogram(tl.where(inside, (key >> shift) & 255, 256).to(tl.int32), 512)
+            counts += tl.histogram(tl.where(inside, (key >> (24 - 8 * digit)) & 255, 256).to(tl.int32), 512)
         counts = tl.where(bins < 256, counts, 0)
         at_least = tl.sum(counts) - tl.cumsum(counts, 0) + counts
         found = tl.max(tl.where((at_least >= need) & (bins < 256), bins, 0))
         need = need - tl.sum(tl.where(bins > found, counts, 0))
-        prefix = prefix | (found.to(tl.uint32) << shift)
-        known = known | (255 << shift)
+        prefix = prefix | (found.to(tl.uint32) << (24 - 8 * digit))
+        known = known | (255 << (24 - 8 * digit))
     return prefix, need
 
 
