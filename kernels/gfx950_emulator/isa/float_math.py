@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 
 from gfx950_emulator.machine.arrays import U32, Array, f32_bits
@@ -41,7 +44,8 @@ def fma16(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma64(a: Array, b: Array, c: Array) -> Array:
-    """float64 fused multiply-add, rounded once (Boldo and Melquiond); operands beyond 2**995 are rounded twice."""
+    """float64 fused multiply-add, rounded once (Boldo and Melquiond); by fractions where the product's parts
+    would under- or overflow."""
     product = a * b
     splitter = 134217729.0
     a_high, b_high = a * splitter - (a * splitter - a), b * splitter - (b * splitter - b)
@@ -50,7 +54,33 @@ def fma64(a: Array, b: Array, c: Array) -> Array:
     tail, tail_error = two_sum(c, low)
     head, head_error = two_sum(product, tail)
     exact = head + add_to_odd(tail_error, head_error)
-    return np.where(np.isfinite(exact), exact, product + c)
+    # A sum of exactly zero takes its sign from product and addend, which the error terms have lost.
+    result = np.where(np.isfinite(exact) & (exact != 0), exact, product + c)
+    return _repair_extremes(result, *np.broadcast_arrays(a, b, c))
+
+
+def _repair_extremes(result: Array, a: Array, b: Array, c: Array) -> Array:
+    """Recompute exactly the elements whose operands are beyond the range of error-free transformations."""
+    with np.errstate(all="ignore"):
+        power = np.frexp(a)[1].astype(np.int64) + np.frexp(b)[1]
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
+    extreme = (power < -900) | (power > 1000) | (np.maximum(np.abs(a), np.abs(b)) > 2.0**990) | (np.abs(c) > 2.0**990)
+    # A finite product may overflow on its way to an infinite addend.
+    result = np.where(np.isfinite(a) & np.isfinite(b) & np.isinf(c), c, result)
+    for position in np.argwhere(finite & extreme):
+        at = tuple(position)
+        result[at] = _fused_fraction(float(a[at]), float(b[at]), float(c[at]))
+    return result
+
+
+def _fused_fraction(a: float, b: float, c: float) -> float:
+    """Fused multiply-add of finite numbers with a product that is not zero."""
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        rounded = float(exact)
+    except OverflowError:
+        rounded = math.inf
+    return math.copysign(rounded, -1.0 if exact < 0 else 1.0)
 
 
 def maximum(a: Array, b: Array) -> Array:
