@@ -81,6 +81,8 @@ class KVPages:
     rows_per_page: int
     buffer: torch.Tensor
 
+    width = WIDTH
+
     @classmethod
     def allocate(
         cls, kv_format: KVFormat, rows_per_page: int, pages: int, device: torch.device | str = "cpu"

@@ -13,8 +13,9 @@ from dsv4_kernels.kv_pages import KVFormat, KVPages, round_trip
 
 from .batch import ForwardBatch, Segment
 from .compressor import Closed, Compressor
-from .config import PAGE_TOKENS, ModelConfig
+from .config import ModelConfig
 from .decode_plan import DecodePlan, window_bias
+from .entries import EntryStore, entry_scores, weigh_entries
 from .indexer import Indexer
 from .linear import Projection
 from .rope import RopeTable
@@ -45,7 +46,7 @@ class Attention:
         self._wo_a = wo_a.transpose(1, 2).contiguous()
         self._wo_b = Projection(weights[prefix + "wo_b.weight"])
         self._sink = weights[prefix + "attn_sink"]
-        self.pages, self.indexer, self._kv_format = pages, indexer, kv_format
+        self.indexer, self._kv_format = indexer, kv_format
         self.ring = WindowRing(slots, self._dim)
         self.compressor: Compressor | None = None
         parts = [weights[prefix + "wq_a.weight"], weights[prefix + "wkv.weight"]]
@@ -54,7 +55,9 @@ class Attention:
             self.compressor = Compressor(ratio, self._dim, weights[name + "ape"], slots)
             self._entry_norm = weights[name + "norm.weight"]
             parts += [weights[name + "wkv.weight"], weights[name + "wgate.weight"]]
-            self._entries = config.index_topk if ratio == 4 else -(-context_length // ratio)
+        self.entries: EntryStore | None = None
+        if pages is not None:
+            self.entries = EntryStore(pages, ratio, config.index_topk if ratio == 4 else -(-context_length // ratio))
         if indexer is not None:
             parts += indexer.input_projections
         # Everything that reads the layer's input is one product.
@@ -93,22 +96,20 @@ class Attention:
     def _compress(self, projected: torch.Tensor, batch: ForwardBatch) -> None:
         """Feed the compressor and store the entries that it completed."""
         assert self.compressor is not None
-        per_page = PAGE_TOKENS // self._ratio
+        assert self.entries is not None
         if batch.decode is not None:
             closed = self.compressor.decode(projected[: batch.decode_rows], batch.decode)
-            if closed.entries.numel():
-                pages = batch.page_table[batch.decode.closing[self._ratio].rows, closed.entries // per_page]
-                self._store(closed, pages * per_page + closed.entries % per_page)
+            rows = batch.decode.closing[self._ratio].rows
+            self._store(closed, batch.page_table[rows, self.entries.page_column(closed)])
         for segment in batch.segments:
             closed = self.compressor.prefill(projected[segment.rows], segment)
-            if closed.entries.numel():
-                pages = segment.pages[closed.entries // per_page]
-                self._store(closed, pages * per_page + closed.entries % per_page)
+            self._store(closed, segment.pages[self.entries.page_column(closed)])
 
-    def _store(self, closed: Closed, slots: torch.Tensor) -> None:
-        assert self.pages is not None
-        entry = rms_norm(closed.pooled, (self._dim,), self._entry_norm, self._rms)
-        self.pages.write(slots, self._rope.rotate(entry, closed.entries * self._ratio))
+    def _store(self, closed: Closed, pages: torch.Tensor) -> None:
+        assert self.entries is not None
+        if closed.entries.numel():
+            rows = rms_norm(closed.pooled, (self._dim,), self._entry_norm, self._rms)
+            self.entries.write(closed, self._rope.rotate(rows, closed.entries * self._ratio), pages)
 
     def _attend_decode(
         self,
@@ -122,95 +123,31 @@ class Attention:
         count = plan.count
         keys = self.ring.decode(rows[:count], plan)
         scores = torch.bmm(q[:count], keys.transpose(1, 2)).add_(plan.bias)
-        if self.pages is None:
+        if self.entries is None:
             return torch.bmm(attention_weights(scores, self._sink), keys)
-        bias, slots = self._entry_slots(plan.positions, chosen, batch.page_table)
-        entries = self._read_entries(slots)
-        scores = torch.cat([scores, torch.bmm(q[:count], entries.transpose(1, 2)).add_(bias.unsqueeze(1))], -1)
+        picked = None if chosen is None else chosen[:count]
+        entries, bias = self.entries.read_decode(plan, batch.page_table, picked)
+        scores = torch.cat([scores, entry_scores(q[:count], entries).add_(bias)], -1)
         weights = attention_weights(scores, self._sink)
         window = keys.shape[1]
-        return torch.bmm(weights[..., :window], keys).add_(torch.bmm(weights[..., window:], entries))
-
-    def _entry_slots(
-        self, positions: torch.Tensor, chosen: torch.Tensor | None, page_table: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(bias float32 [n, entries], pool slots int64 [n, entries]) of the compressed entries that a row sees."""
-        if chosen is None:
-            chosen = torch.arange(self._entries).expand(positions.shape[0], -1)
-            live = chosen < ((positions + 1) // self._ratio)[:, None]
-        else:
-            chosen = chosen[: positions.shape[0]]
-            live = chosen >= 0
-        per_page = PAGE_TOKENS // self._ratio
-        safe = chosen.masked_fill(~live, 0)
-        slots = page_table.gather(1, safe // per_page) * per_page + safe % per_page
-        return torch.zeros(live.shape).masked_fill_(~live, -torch.inf), slots.masked_fill_(~live, 0)
-
-    def _read_entries(self, slots: torch.Tensor) -> torch.Tensor:
-        """Rows of pool slots [n, entries], float32 [n, entries, dim]; columns that are 0 in all rows are not read."""
-        assert self.pages is not None
-        live = slots.amax(0).nonzero()
-        used = int(live[-1]) + 1 if live.numel() else 0
-        entries = torch.zeros(*slots.shape, self._dim)
-        if used:
-            entries[:, :used] = self.pages.read(slots[:, :used].reshape(-1)).view(slots.shape[0], used, self._dim)
-        return entries
+        return torch.bmm(weights[..., :window], keys).add_(weigh_entries(weights[..., window:], entries))
 
     def _attend_chunk(
         self, q: torch.Tensor, rows: torch.Tensor, segment: Segment, chosen: torch.Tensor | None
     ) -> torch.Tensor:
         """Attention of a chunk's rows: [length, heads, dim]."""
-        length = segment.length
-        known = self.ring.extend(rows, segment)
-        keys = tile_keys(known)
+        keys = tile_keys(self.ring.extend(rows, segment))
+        window = keys.shape[2]
         positions = torch.arange(segment.start, segment.end)
-        scores = torch.bmm(tile_queries(q), keys).view(-1, self._heads, keys.shape[2])[:length]
-        scores = scores + window_bias(positions).unsqueeze(1)
-        if self.pages is None:
-            weights = attention_weights(scores, self._sink)
-            return self._weigh_tiles(weights, keys)
-        entries, bias = self._chunk_entries(positions, segment, chosen)
-        scores = torch.cat([scores, _entry_scores(q, entries) + bias.unsqueeze(1)], -1)
+        scores = torch.bmm(tile_queries(q), keys).view(-1, self._heads, window)[: segment.length]
+        scores = scores.add_(window_bias(positions).unsqueeze(1))
+        if self.entries is None:
+            return self._weigh_tiles(attention_weights(scores, self._sink), keys)
+        entries, bias = self.entries.read_chunk(segment, chosen)
+        scores = torch.cat([scores, entry_scores(q, entries).add_(bias)], -1)
         weights = attention_weights(scores, self._sink)
-        window = self._weigh_tiles(weights[..., : keys.shape[2]], keys)
-        return window.add_(_weigh_entries(weights[..., keys.shape[2] :], entries))
+        return self._weigh_tiles(weights[..., :window], keys).add_(weigh_entries(weights[..., window:], entries))
 
     def _weigh_tiles(self, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         out = torch.bmm(tile_queries(weights), keys.transpose(1, 2))
         return out.view(-1, self._heads, self._dim)[: weights.shape[0]]
-
-    def _chunk_entries(
-        self, positions: torch.Tensor, segment: Segment, chosen: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Entries [entries, dim] shared by all rows (ratio 128) or [length, entries, dim] (ratio 4), and the bias."""
-        assert self.pages is not None
-        per_page = PAGE_TOKENS // self._ratio
-        table = segment.pages.unsqueeze(0)
-        if chosen is None:
-            live, _ = self._entry_slots(positions, None, table.expand(positions.shape[0], -1))
-            every = torch.arange(self._entries)
-            held = (every // per_page < segment.pages.shape[0]) & (every < segment.end // self._ratio)
-            safe = every.masked_fill(~held, 0)
-            slots = (segment.pages[safe // per_page] * per_page + safe % per_page).masked_fill_(~held, 0)
-            return self.pages.read(slots), live
-        count = segment.end // self._ratio
-        every = torch.arange(max(count, 1)).masked_fill_(torch.tensor(count == 0), 0)
-        known = self.pages.read(segment.pages[every // per_page] * per_page + every % per_page)
-        live = chosen >= 0
-        bias = torch.zeros(live.shape).masked_fill_(~live, -torch.inf)
-        return known[chosen.masked_fill(~live, 0)], bias
-
-
-def _entry_scores(q: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
-    """[n, heads, dim] with entries [e, dim] or [n, e, dim] to [n, heads, e]."""
-    if entries.dim() == 3:
-        return torch.bmm(q, entries.transpose(1, 2))
-    return (q.reshape(-1, q.shape[2]) @ entries.T).view(q.shape[0], q.shape[1], -1)
-
-
-def _weigh_entries(weights: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
-    """[n, heads, e] with entries [e, dim] or [n, e, dim] to [n, heads, dim]."""
-    if entries.dim() == 3:
-        return torch.bmm(weights, entries)
-    flat = weights.reshape(-1, weights.shape[2])
-    return (flat @ entries).view(weights.shape[0], weights.shape[1], -1)

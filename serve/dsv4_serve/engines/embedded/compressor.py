@@ -77,6 +77,10 @@ class Compressor:
             windows = self._interleave(windows, unseen)
         return Closed(torch.arange(first, stop), self._pool(windows))
 
+    def reset(self, slot: int) -> None:
+        """Forget a slot's tokens."""
+        self.state[slot] = 0
+
     def save_overlap(self, slot: int, boundary: int) -> torch.Tensor:
         """The a-series of the last four tokens before `boundary` (a multiple of the page): [4, 2, dim]."""
         order = torch.arange(boundary - OVERLAP_TOKENS, boundary) % self.ring_tokens

@@ -22,7 +22,8 @@ class DecodePlan:
     """For n decode rows: positions and slots int64 [n]; indices into a ring seen as [slots * 136, ...].
 
     `ring_rows` int64 [n] is where each row's own entry goes, `tile_rows` int64 [n * 136] what its tile reads,
-    `bias` float32 [n, 1, 136] masks the tile, `closing` holds the completed entries by ratio.
+    `bias` float32 [n, 1, 136] masks the tile, `closing` holds the completed entries by ratio,
+    `last_position` is the largest position.
     """
 
     positions: torch.Tensor
@@ -31,6 +32,7 @@ class DecodePlan:
     tile_rows: torch.Tensor
     bias: torch.Tensor
     closing: dict[int, Closing]
+    last_position: int
 
     @property
     def count(self) -> int:
@@ -49,6 +51,7 @@ def make_plan(positions: torch.Tensor, slots: torch.Tensor) -> DecodePlan:
         (first[:, None] + tile).view(-1),
         window_bias(positions).unsqueeze(1),
         {ratio: _closing(positions, ratio) for ratio in (4, 128)},
+        int(positions.max()),
     )
 
 

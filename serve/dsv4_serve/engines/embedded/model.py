@@ -114,6 +114,16 @@ class Model:
         x = rms_norm(x, x.shape[-1:], self._norm, self.config.rms_norm_eps)
         return self._head(x)[: wanted.shape[0]]
 
+    def reset_slot(self, slot: int) -> None:
+        """Forget the working state of a slot before another request takes it."""
+        for layer in self.layers:
+            attention = layer.attention
+            attention.ring.reset(slot)
+            if attention.compressor is not None:
+                attention.compressor.reset(slot)
+            if attention.indexer is not None:
+                attention.indexer.compressor.reset(slot)
+
     def save_tail(self, slot: int, boundary: int, tail: int) -> None:
         """Keep what a later request needs to continue after `boundary` tokens: window rows and overlap state."""
         for number, layer in enumerate(self.layers):

@@ -123,6 +123,7 @@ class Scheduler:
             page = self._cache.take_page()
             assert page is not None
             request.pages.append(page)
+        self._model.reset_slot(slot)
         if nodes:
             assert nodes[-1].tail is not None
             self._model.restore_tail(slot, request.computed, nodes[-1].tail)

@@ -1,8 +1,8 @@
 """The sliding window of every running request, and attention over window and compressed entries together.
 
 Queries are grouped in tiles of 8 positions: a tile starting at position p0 sees the 136 positions from p0 - 128 on,
-each query masked to its own 128. Decode uses the same tile for its one query, so a token's scores, softmax and sums have
-the same slots in the same order however it was computed: that makes decode and prefill bit-identical.
+each query masked to its own 128. Decode uses the same tile for its one query, so a token's scores, softmax and sums
+have the same slots in the same order however it was computed: that makes decode and prefill bit-identical.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class WindowRing:
         keep = min(segment.length, TILE_SLOTS)
         self.rows[segment.slot, torch.arange(segment.end - keep, segment.end) % TILE_SLOTS] = rows[-keep:]
         return torch.cat([past, rows, rows.new_zeros(-segment.length % TILE_TOKENS, rows.shape[1])])
+
+    def reset(self, slot: int) -> None:
+        """Forget a slot's rows: masked rows have weight zero, but zero times NaN would not be zero."""
+        self.rows[slot] = 0
 
     def last(self, slot: int, end: int) -> torch.Tensor:
         """The 128 rows before position `end`: [128, 512]."""
