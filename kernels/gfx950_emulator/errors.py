@@ -39,7 +39,7 @@ class CodeObjectError(EmulatorError):
     """The code object or assembly text cannot be read."""
 
 
-class UnsupportedFeature(EmulatorError):  # noqa: N818  (reads as what it is in a traceback)
+class UnsupportedFeature(EmulatorError):
     """The launch needs hardware state that is not modelled."""
 
 
@@ -62,19 +62,19 @@ class ExecutionError(EmulatorError):
             self.args = (f"{self.message}\n  at {site}",)
 
 
-class UnsupportedInstruction(ExecutionError):  # noqa: N818
+class UnsupportedInstruction(ExecutionError):
     """The mnemonic, an operand or a modifier is not implemented."""
 
 
-class MemoryFault(ExecutionError):  # noqa: N818
+class MemoryFault(ExecutionError):
     """An address lies outside every allocation, the LDS of the workgroup or the scratch of the lane."""
 
 
-class MisalignedAccess(ExecutionError):  # noqa: N818
+class MisalignedAccess(ExecutionError):
     """An address is not a multiple of what the access needs."""
 
 
-class UninitialisedRead(ExecutionError):  # noqa: N818
+class UninitialisedRead(ExecutionError):
     """An undefined value decides an address, a branch, EXEC or what is stored."""
 
 
@@ -86,13 +86,13 @@ class WaitStateError(ExecutionError):
     """Too few wait states between two dependent instructions (checked over all paths before the launch)."""
 
 
-class LdsRace(ExecutionError):  # noqa: N818
+class LdsRace(ExecutionError):
     """Two waves touch the same LDS location, at least one writes, and no barrier lies between."""
 
 
-class BarrierDeadlock(ExecutionError):  # noqa: N818
+class BarrierDeadlock(ExecutionError):
     """Waves wait at a barrier that the rest of their workgroup does not reach."""
 
 
-class InstructionLimit(ExecutionError):  # noqa: N818
+class InstructionLimit(ExecutionError):
     """The launch executed more instructions than allowed; most likely it does not terminate."""

@@ -7,7 +7,7 @@ import numpy as np
 from gfx950_emulator.front_end.instruction import Instruction
 from gfx950_emulator.front_end.operand import VCC
 from gfx950_emulator.isa.bound import EXEC_MASK, VCC_MASK, Bound, operand_mask
-from gfx950_emulator.isa.float_math import fma32, fma64
+from gfx950_emulator.isa.float_math import fma32, fma64, fma_to_odd
 from gfx950_emulator.isa.values import Type, vector_source
 from gfx950_emulator.isa.vector_operation import define
 from gfx950_emulator.machine.arrays import LANES, Array, Bools
@@ -43,10 +43,14 @@ _F64 = _Format(Type.F64, 52, 11, 128, 768, 53)
 
 
 def scale_for_division(form: _Format, value: Array, denominator: Array, numerator: Array) -> tuple[Array, Bools]:
-    """(scaled value, lanes in which v_div_fmas must scale back), after AMD's published pseudo-code."""
+    """(scaled value, lanes in which v_div_fmas must scale back), after AMD's published pseudo-code.
+
+    One deviation: where reciprocal and quotient are both subnormal the text scales the denominator up, which would
+    overflow it; here it is scaled down, the direction that v_div_fmas undoes. Tests divide with it exactly.
+    """
+    # Judged in float64: a quotient far below the smallest float32 subnormal still counts as subnormal.
     wide_n, wide_d = numerator.astype(np.float64), denominator.astype(np.float64)
-    quotient, reciprocal = wide_n / wide_d, 1.0 / wide_d
-    small_quotient, small_reciprocal = form.subnormal(quotient), form.subnormal(reciprocal)
+    small_quotient, small_reciprocal = form.subnormal(wide_n / wide_d), form.subnormal(1.0 / wide_d)
     is_denominator = value == denominator
     is_numerator = value == numerator
     up = np.ldexp(value, form.shift).astype(value.dtype)
@@ -56,7 +60,7 @@ def scale_for_division(form: _Format, value: Array, denominator: Array, numerato
     cases: list[tuple[Array, Array, bool]] = [
         (e_n - e_d >= form.near_max, np.where(is_denominator, up, value), True),
         (form.subnormal(denominator), up, False),
-        (small_reciprocal & small_quotient, np.where(is_denominator, up, value), True),
+        (small_reciprocal & small_quotient, np.where(is_denominator, down, value), True),
         (small_reciprocal, down, False),
         (small_quotient, np.where(is_numerator, up, value), True),
         (e_n <= form.tiny, up, False),
@@ -73,10 +77,13 @@ def scale_for_division(form: _Format, value: Array, denominator: Array, numerato
 
 
 def fixup(quotient: Array, denominator: Array, numerator: Array) -> Array:
-    """Final step of a division: sign, infinities, zeros and NaN."""
+    """Final step of a division: sign, infinities, zeros and NaN.
+
+    A NaN quotient of finite operands means that scaling overflowed on the way: the result is infinite.
+    """
     negative = np.signbit(denominator) ^ np.signbit(numerator)
     sign = np.where(negative, -1.0, 1.0).astype(quotient.dtype)
-    result = np.abs(quotient) * sign
+    result = np.where(np.isnan(quotient), np.inf, np.abs(quotient)) * sign
     result = np.where((denominator == 0) | np.isinf(numerator), np.inf * sign, result)
     result = np.where(np.isinf(denominator) | (numerator == 0), 0.0 * sign, result)
     both = ((denominator == 0) & (numerator == 0)) | (np.isinf(denominator) & np.isinf(numerator))
@@ -129,10 +136,12 @@ def _bind_fmas(instruction: Instruction, form: _Format) -> Bound:
     row = vector_index(destination)
 
     def execute(batch: WaveBatch) -> None:
-        a, b, c = (get(batch) for get in getters)
-        result = np.broadcast_to(fma(a, b, c), (batch.n, LANES))
-        direction = np.where(form.exponent(np.broadcast_to(c, result.shape)) > form.middle, form.shift, -form.shift)
-        scaled = np.ldexp(result, direction).astype(result.dtype)
+        a, b, c = (np.broadcast_to(get(batch), (batch.n, LANES)) for get in getters)
+        result = fma(a, b, c)
+        direction = np.where(form.exponent(c) > form.middle, form.shift, -form.shift)
+        # One rounding, after scaling: quotients that end up subnormal would be rounded twice otherwise.
+        unrounded = fma_to_odd(a, b, c) if form.kind is Type.F32 else result
+        scaled = np.ldexp(unrounded, direction).astype(result.dtype)
         _write(batch, form, row, np.where(batch.read_mask(VCC), scaled, result))
 
     return Bound(execute, operand_mask(sources) | EXEC_MASK | VCC_MASK, operand_mask([destination]))
