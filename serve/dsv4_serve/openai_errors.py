@@ -40,7 +40,7 @@ def too_many(limit: int) -> ApiError:
 
 def not_ready(state: str, reason: str) -> ApiError:
     headers = {"Retry-After": str(RETRY_SECONDS.get(state, 2))}
-    return ApiError(503, f"The server is not ready: {reason}.", "service_unavailable", None, "not_ready", headers)
+    return ApiError(503, f"Not served now: {reason}.", "service_unavailable", None, "not_ready", headers)
 
 
 def engine_lost(reason: str) -> ApiError:

@@ -125,13 +125,13 @@ class Proxy:
             "id": exchange.request_id,
             "route": exchange.path,
             "status": status,
-            "first_byte_ms": None if exchange.first_byte is None else round(1e3 * exchange.first_byte, 1),
+            "first_byte_ms": exchange.first_byte and round(1e3 * exchange.first_byte, 1),
             "ms": round(1e3 * (time.perf_counter() - exchange.begun), 1),
             "bytes": exchange.sent,
+            "problem": exchange.problem,
         }
-        if exchange.problem:
-            fields["problem"] = exchange.problem
-        (log.info if info else log.debug)("request", extra={"fields": fields})
+        known = {name: value for name, value in fields.items() if value is not None}
+        (log.info if info else log.debug)("request", extra={"fields": known})
 
 
 def request_id(scope: Scope) -> str:
