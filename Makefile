@@ -62,6 +62,10 @@ $(TEST_STAMP): $(PRODUCT_STAMP) locks/test.txt
 sglang-env vllm-env: %-env: ## an engine as published, without its GPU parts, for tests/sglang and tests/vllm
 	@PYTHON=$(PYTHON) tools/engine-env.sh $*
 
+bench: test-env ## engine against transformers, launcher against the engine's port; prints tables
+	$(BIN)/python tools/bench_engine.py
+	$(BIN)/python tools/bench_launcher.py
+
 lock: ## resolve locks/*.in into locks/*.txt
 	tools/lock.sh
 
