@@ -59,7 +59,7 @@ def kernel_text(body: str, pointers: int, lds: int = 0, scratch: int = 0, name: 
         f"      - {{.offset: {8 * i}, .size: 8, .value_kind: global_buffer}}" for i in range(pointers)
     )
     indented = "\n".join(
-        line if line.rstrip().endswith(":") else "\t" + line.strip() for line in body.strip().splitlines()
+        line.strip() if line.rstrip().endswith(":") else "\t" + line.strip() for line in body.strip().splitlines()
     )
     return _TEMPLATE.format(
         name=name, body=indented, lds=lds, scratch=scratch, kernarg=8 * pointers, arguments=arguments or "      []"
