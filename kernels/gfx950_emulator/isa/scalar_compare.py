@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from gfx950_emulator.front_end.instruction import Instruction
+from gfx950_emulator.front_end.operand import Operand
 from gfx950_emulator.isa.bound import SCC_MASK, Bound, operand_mask
 from gfx950_emulator.isa.compare import RELATIONS
 from gfx950_emulator.isa.values import scalar32, scalar64
@@ -23,7 +24,12 @@ def bind(instruction: Instruction) -> Bound | None:
         function = RELATIONS[match[2]]
         dtype = f"{match[3]}{int(match[4]) // 8}"
         read = scalar64 if match[4] == "64" else scalar32
-        left, right = (read(operand) for operand in instruction.operands[:2])
+        operands = list(instruction.operands[:2])
+        if match[1] and match[3] == "i":
+            # The 16-bit immediate is sign-extended; LLVM prints it unsigned.
+            immediate = operands[1].integer & 0xFFFF
+            operands[1] = Operand("integer", integer=immediate - ((immediate & 0x8000) << 1))
+        left, right = (read(operand) for operand in operands)
 
         def compare(batch: WaveBatch) -> None:
             batch.scc[batch.sel] = function(left(batch).view(dtype), right(batch).view(dtype))
