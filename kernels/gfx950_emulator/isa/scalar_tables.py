@@ -69,7 +69,8 @@ def _extract_signed32(a: Array, b: Array) -> Array:
 def _extract64(a: Array, b: Array, signed: bool) -> Array:
     offset, width = (b & np.uint32(63)).astype(np.uint64), np.minimum(_field_width(b), 64).astype(np.uint64)
     up = np.uint64(64) - width
-    shifted = np.where(width == 0, np.uint64(0), (a >> offset) << (up & np.uint64(63)))
+    moved = (a.view(np.int64) >> offset.astype(np.int64)).view(np.uint64) if signed else a >> offset
+    shifted = np.where(width == 0, np.uint64(0), moved << (up & np.uint64(63)))
     down = up & np.uint64(63)
     if signed:
         return (shifted.view(np.int64) >> down.astype(np.int64)).view(np.uint64)
