@@ -1,4 +1,4 @@
-"""Runs the real launcher as a process, with the stand-in as its engine, and talks to it."""
+"""Runs the real launcher as a process, by default with the stand-in as its engine, and talks to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any
 
 import httpx
 
-COMMAND = Path(__file__).with_name("standin_launcher.py")
+STANDIN_COMMAND = (sys.executable, str(Path(__file__).with_name("standin_launcher.py")))
+COMMAND = (sys.executable, "-m", "dsv4_serve.cli")
 LISTENING = re.compile(r"on (http://\S+), admin on (http://[^\s\"]+)")
 # Generous: a loaded machine is slow, and a passing test does not wait for it.
 PATIENCE = 60.0
@@ -41,12 +42,13 @@ class Launcher:
         standin: Sequence[str] = (),
         environment: dict[str, str] | None = None,
         wait: bool = True,
+        command: Sequence[str] = STANDIN_COMMAND,
     ) -> None:
         inherited = {name: text for name, text in os.environ.items() if not name.startswith("DSV4_")}
         arguments = ["serve", "--port", "0", "--admin-port", "0", "--model", str(model_dir), *options]
         self.log: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, str(COMMAND), *arguments],
+            [*command, *arguments],
             env=inherited | {"STANDIN_ARGS": json.dumps(list(standin))} | (environment or {}),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
