@@ -13,7 +13,7 @@ from dsv4_serve.manifest import describe_flags, redact_command, redact_environme
 from dsv4_serve.models import model_directory
 from dsv4_serve.profiles.load import apply, load_profile
 from dsv4_serve.profiles.schema import Profile
-from dsv4_serve.resolve import Resolved, resolve
+from dsv4_serve.resolve import Resolved, resolve, settle
 
 # A dry run knows every word of the engine's command but the port, which is drawn at start.
 UNDRAWN_PORT = 0
@@ -43,8 +43,9 @@ class Plan:
 
 def make_plan(environ: Mapping[str, str], cli: Mapping[str, str]) -> Plan:
     """Resolve everything. UsageError: it cannot be asked for; PreflightError: it cannot be served here."""
-    # The profile is itself a toggle: resolved first, without the values that it will contribute.
-    chosen = resolve({}, environ, cli).text("DSV4_PROFILE")
+    # The profile is itself a toggle: settled first, without the values that it will contribute, which may well resolve
+    # what looks like a conflict without them.
+    chosen = settle({}, environ, cli).text("DSV4_PROFILE")
     profile = load_profile(chosen)
     resolved = resolve(profile.toggles(), environ, cli)
     run = EngineRun(Path(), UNDRAWN_PORT)

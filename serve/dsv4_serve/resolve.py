@@ -66,7 +66,14 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(profile: Mapping[str, Value], environ: Mapping[str, str], cli: Mapping[str, str]) -> Resolved:
-    """Resolve all toggles.
+    """Settle all toggles and refuse values that exclude each other."""
+    resolved = settle(profile, environ, cli)
+    refuse_conflicts(resolved)
+    return resolved
+
+
+def settle(profile: Mapping[str, Value], environ: Mapping[str, str], cli: Mapping[str, str]) -> Resolved:
+    """Each toggle's value by precedence, conflicts unchecked.
 
     `profile` maps toggle names to typed values, `environ` is the process environment, `cli` maps toggle names
     to the texts of their command-line twins. UsageError names the toggle, its value, its origin, and what is
@@ -85,9 +92,7 @@ def resolve(profile: Mapping[str, Value], environ: Mapping[str, str], cli: Mappi
             settings[flag.name] = Setting(flag, profile[flag.name], "profile")
         else:
             settings[flag.name] = Setting(flag, flag.default, "default")
-    resolved = Resolved(settings)
-    refuse_conflicts(resolved)
-    return resolved
+    return Resolved(settings)
 
 
 def refuse_conflicts(resolved: Resolved) -> None:

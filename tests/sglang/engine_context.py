@@ -75,12 +75,11 @@ def write_model(directory: Path, **changes: Any) -> Path:
 
 
 @contextmanager
-def engine(model: Path, *flags: str) -> Iterator[Any]:
-    """The resolved ServerArgs of `sglang serve --model-path model flags`, published until the block ends."""
+def engine_of(line: list[str]) -> Iterator[Any]:
+    """The resolved ServerArgs of `sglang serve` with these words, published until the block ends."""
     from sglang.srt.runtime_context import SpawnRanks, publish, reset_context
     from sglang.srt.server_args import prepare_server_args
 
-    line = ["--model-path", str(model), "--load-format", "dummy", "--skip-tokenizer-init", *flags]
     arguments = prepare_server_args(line)
     reset_context()
     publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0))
@@ -88,6 +87,13 @@ def engine(model: Path, *flags: str) -> Iterator[Any]:
         yield arguments
     finally:
         reset_context()
+
+
+@contextmanager
+def engine(model: Path, *flags: str) -> Iterator[Any]:
+    """The same for a model of this directory, which has no weights and no tokenizer."""
+    with engine_of(["--model-path", str(model), "--load-format", "dummy", "--skip-tokenizer-init", *flags]) as made:
+        yield made
 
 
 def pool_configurator(arguments: Any) -> Any:

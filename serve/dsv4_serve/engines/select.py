@@ -6,5 +6,9 @@ from collections.abc import Callable
 
 from dsv4_serve.engines.base import EngineAdapter, EngineRun
 from dsv4_serve.engines.embedded_adapter import EmbeddedAdapter
+from dsv4_serve.engines.sglang_adapter import SglangAdapter
 
-ADAPTERS: dict[str, Callable[[EngineRun], EngineAdapter]] = {"embedded": EmbeddedAdapter}
+ADAPTERS: dict[str, Callable[[EngineRun], EngineAdapter]] = {
+    "embedded": EmbeddedAdapter,
+    "sglang": SglangAdapter,
+}

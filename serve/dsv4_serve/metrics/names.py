@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Type = Literal["counter", "gauge", "histogram"]
-Provider = Literal["launcher", "embedded"]
+Provider = Literal["launcher", "embedded", "sglang"]
 
 REGIONS = ("main", "c4", "c128", "index_payload", "index_scale", "state", "window")
 TIERS = ("gpu", "host", "disk")
@@ -28,8 +28,8 @@ def _launcher(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: 
     return MetricName(name, type_, labels, unit, text, ("launcher",))
 
 
-def _engine(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
-    return MetricName(name, type_, labels, unit, text, ("embedded",))
+def _engine(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str, *others: Provider) -> MetricName:
+    return MetricName(name, type_, labels, unit, text, ("embedded", *others))
 
 
 def _later(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
@@ -43,6 +43,7 @@ NAMES: tuple[MetricName, ...] = (
         ("region", "tier"),
         "tokens",
         "tokens of context that the pool holds",
+        "sglang",
     ),
     _engine("dsv4_kv_capacity_bytes", "gauge", ("region", "tier"), "bytes", "bytes that the pool occupies"),
     _engine(
@@ -51,25 +52,28 @@ NAMES: tuple[MetricName, ...] = (
         ("region", "tier"),
         "tokens",
         "tokens in the pool, cached ones included",
+        "sglang",
     ),
     _engine("dsv4_kv_bytes_per_token", "gauge", ("region",), "bytes", "bytes that one token of context costs"),
-    _engine("dsv4_prompt_tokens_total", "counter", (), "tokens", "prompt tokens of admitted requests"),
+    _engine("dsv4_prompt_tokens_total", "counter", (), "tokens", "prompt tokens of admitted requests", "sglang"),
     _engine(
         "dsv4_cached_tokens_total",
         "counter",
         ("tier",),
         "tokens",
         "prompt tokens that came from a prefix cache",
+        "sglang",
     ),
-    _engine("dsv4_generated_tokens_total", "counter", (), "tokens", "generated tokens"),
-    _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch"),
-    _engine("dsv4_queued_requests", "gauge", (), "requests", "requests that wait in the engine"),
+    _engine("dsv4_generated_tokens_total", "counter", (), "tokens", "generated tokens", "sglang"),
+    _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch", "sglang"),
+    _engine("dsv4_queued_requests", "gauge", (), "requests", "requests that wait in the engine", "sglang"),
     _engine(
         "dsv4_retracted_requests_total",
         "counter",
         (),
         "requests",
         "running requests that gave up their pages and waited",
+        "sglang",
     ),
     _engine(
         "dsv4_time_to_first_token_seconds",
@@ -77,8 +81,11 @@ NAMES: tuple[MetricName, ...] = (
         (),
         "seconds",
         "from arrival in the engine to first token",
+        "sglang",
     ),
-    _engine("dsv4_inter_token_latency_seconds", "histogram", (), "seconds", "between two tokens of one request"),
+    _engine(
+        "dsv4_inter_token_latency_seconds", "histogram", (), "seconds", "between two tokens of one request", "sglang"
+    ),
     _engine(
         "dsv4_indexer_launches_total",
         "counter",

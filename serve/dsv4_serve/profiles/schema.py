@@ -43,7 +43,7 @@ class Hardware(Part):
 class Engine(Part):
     """Which engine serves, the sizes of its pools and queues, and words that end its command line."""
 
-    name: Literal["embedded"]
+    name: Literal["embedded", "sglang"]
     max_total_tokens: Count = 65536
     max_running_requests: Count = 16
     max_queued_requests: Count = 256

@@ -1,0 +1,130 @@
+"""The SGLang adapter's HTTP side, against a server that answers as SGLang 0.5.23 does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from dsv4_serve.engines.base import EngineRun
+from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
+from dsv4_serve.engines.sglang_adapter import SglangAdapter
+from dsv4_serve.engines.sglang_metrics import translate
+
+ADAPTER = SglangAdapter(EngineRun(Path("/m"), 1))
+STARTUP = {"load_weight": 60.5, "scheduler_e2e": 90.0, "cuda_graph": {"decode": 12.0, "prefill": 3.0}}
+
+
+class Answers:
+    """What the server says, by path; tests change it."""
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, Any] = {
+            "/server_info": {"served_model_name": "DeepSeek-V4-Flash", "tp_size": 4, "startup_time": STARTUP},
+            "/v1/completions": {"choices": [{"text": " Paris"}], "usage": {"completion_tokens": 4}},
+            "/v1/loads?include=core": {
+                "loads": [
+                    {"dp_rank": 0, "num_running_reqs": 3, "num_waiting_reqs": 2},
+                    {"dp_rank": 1, "num_running_reqs": 1, "num_waiting_reqs": 0},
+                ]
+            },
+        }
+        self.asked: list[dict[str, Any]] = []
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Answers()
+
+
+@pytest.fixture
+def client(answers: Answers) -> Iterator[EngineClient]:
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            if body:
+                answers.asked.append(json.loads(body))
+            known = self.path in answers.by_path
+            text = json.dumps(answers.by_path[self.path] if known else {"error": "no such path"}).encode()
+            self.send_response(200 if known else 404)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = _answer  # noqa: N815  the base class's names
+
+        def log_message(self, *args: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield EngineClient(server.server_address[1])
+    server.shutdown()
+    server.server_close()
+
+
+def test_ready_asks_the_served_model_for_a_real_generation(client: EngineClient, answers: Answers) -> None:
+    assert asyncio.run(ADAPTER.ready(client))
+    assert answers.asked[0]["model"] == "DeepSeek-V4-Flash"
+    assert answers.asked[0]["max_tokens"] == 4
+
+
+@pytest.mark.parametrize("answer", [{"choices": []}, {"choices": [{}], "usage": {"completion_tokens": 0}}])
+def test_an_empty_generation_is_not_ready(client: EngineClient, answers: Answers, answer: dict[str, Any]) -> None:
+    answers.by_path["/v1/completions"] = answer
+    with pytest.raises(EngineUnreachableError, match="the first generation gave no token"):
+        asyncio.run(ADAPTER.ready(client))
+
+
+def test_effective_flattens_the_start_up_phases(client: EngineClient) -> None:
+    effective = asyncio.run(ADAPTER.effective(client))
+    assert effective["tp_size"] == 4
+    assert effective["startup_phases"] == {
+        "load_weight": 60.5,
+        "scheduler_e2e": 90.0,
+        "cuda_graph_decode": 12.0,
+        "cuda_graph_prefill": 3.0,
+    }
+
+
+def test_no_start_up_times_are_no_phases(client: EngineClient, answers: Answers) -> None:
+    answers.by_path["/server_info"]["startup_time"] = None
+    assert asyncio.run(ADAPTER.effective(client))["startup_phases"] == {}
+
+
+def test_an_answer_of_another_shape_is_named(client: EngineClient, answers: Answers) -> None:
+    answers.by_path["/server_info"] = ["list"]
+    with pytest.raises(EngineUnreachableError, match="/server_info: expected an object, found list"):
+        asyncio.run(ADAPTER.effective(client))
+
+
+def test_running_adds_up_replicas_and_queues(client: EngineClient) -> None:
+    assert asyncio.run(ADAPTER.running(client)) == 6
+
+
+def test_of_the_ranks_of_a_replica_the_fullest_tells_and_replicas_add_up() -> None:
+    text = "# TYPE sglang:kv_used_tokens gauge\n"
+    for dp_rank, tp_rank, used in ((0, 0, 100), (0, 1, 120), (1, 2, 7)):
+        text += f'sglang:kv_used_tokens{{dp_rank="{dp_rank}",tp_rank="{tp_rank}"}} {used}\n'
+    (family,) = translate(text)
+    assert [(s.name, s.labels, s.value) for s in family.samples] == [
+        ("dsv4_kv_used_tokens", {"region": "main", "tier": "gpu"}, 127.0)
+    ]
+
+
+def test_counters_of_every_priority_count() -> None:
+    text = "# TYPE sglang:prompt_tokens_total counter\n"
+    text += 'sglang:prompt_tokens_total{is_streaming="true",priority="1"} 5\n'
+    text += 'sglang:prompt_tokens_total{is_streaming="false",priority="2"} 6\n'
+    (family,) = translate(text)
+    assert [(s.name, s.value) for s in family.samples] == [("dsv4_prompt_tokens_total", 11.0)]
+
+
+def test_what_the_engine_does_not_export_is_absent() -> None:
+    assert translate("# TYPE sglang:gen_throughput gauge\nsglang:gen_throughput 3\n") == []
