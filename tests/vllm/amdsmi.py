@@ -8,7 +8,7 @@ from __future__ import annotations
 from simulated_gfx950 import DEVICE
 
 
-class AmdSmiException(Exception):  # noqa: N818  the library's own name
+class AmdSmiException(Exception):
     """Raised by the library; never here."""
 
 
