@@ -14,6 +14,7 @@ import numpy as np
 
 from gfx950_emulator.errors import LdsRace, WaitCountError
 from gfx950_emulator.machine.arrays import I64, Array
+from gfx950_emulator.machine.outstanding_reads import OutstandingReads
 from gfx950_emulator.machine.scoreboard import Counter, Scoreboard
 
 
@@ -23,7 +24,15 @@ class LdsMonitor:
     `places` are byte offsets [k] into the LDS store, `size` the bytes of one lane's access, `waves` [k] who accesses.
     """
 
-    def __init__(self, words: int, words_per_workgroup: int, waves: int, races: bool, shared: bool) -> None:
+    def __init__(
+        self,
+        words: int,
+        words_per_workgroup: int,
+        waves: int,
+        races: bool,
+        shared: bool,
+        scoreboard: Scoreboard | None,
+    ) -> None:
         self.words_per_workgroup = words_per_workgroup
         self.races = races
         self.shared = shared
@@ -36,6 +45,7 @@ class LdsMonitor:
             "vm": np.zeros(words, np.int32),
         }
         self.last_event = np.zeros(waves, np.int64)
+        self.reads = OutstandingReads(scoreboard) if scoreboard is not None and shared else None
         self.direct_loads = False
         self.crossed_barrier = False
         """Whether some wave passed a barrier with a ds_write outstanding."""
@@ -48,6 +58,8 @@ class LdsMonitor:
     def pass_barrier(self, waves: I64, scoreboard: Scoreboard | None) -> None:
         """These waves were released from a barrier."""
         self.epoch[waves] += 1
+        if self.reads is not None:
+            self.reads.pass_barrier()
         if scoreboard is not None and not self.crossed_barrier:
             retired = scoreboard.counters["lgkm"].retired[waves]
             self.crossed_barrier = bool((self.last_event[waves] > retired).any())
@@ -57,6 +69,8 @@ class LdsMonitor:
         rows, count = _rows(places, size)
         if scoreboard is not None and (self.crossed_barrier or self.direct_loads):
             self._check_retired(rows, count, waves, scoreboard)
+        if self.reads is not None:
+            self.reads.record(_words(rows, count), waves)
         if not self.races:
             return
         now, own = self._stamps(waves)
@@ -73,6 +87,8 @@ class LdsMonitor:
         """Check and record writes; `events` [k] are the writers' counter events."""
         rows, count = _rows(places, size)
         now, own = self._stamps(waves)
+        if self.reads is not None and self.reads.crossed:
+            self.reads.check_write(_words(rows, count), waves)
         if self.races:
             readers = _view(self.read_stamp, count)[rows]
             foreign = (readers >= now) & (readers != own)
@@ -145,3 +161,8 @@ def _rows(places: I64, size: int) -> tuple[I64, int]:
 
 def _view(array: Array, count: int) -> Array:
     return array[: len(array) // count * count].reshape(-1, count)
+
+
+def _words(rows: I64, count: int) -> Array:
+    """Dword indices [k, count] of rows."""
+    return rows[:, None] * count + np.arange(count)

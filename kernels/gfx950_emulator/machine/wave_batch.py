@@ -70,7 +70,9 @@ class WaveBatch:
         self.lds_monitor: LdsMonitor | None = None
         if lds_bytes and (checks.lds_races or checks.wait_counts):
             words = self.lds_stride // 4
-            self.lds_monitor = LdsMonitor(workgroups * words, words, waves, checks.lds_races and shared, shared)
+            self.lds_monitor = LdsMonitor(
+                workgroups * words, words, waves, checks.lds_races and shared, shared, self.scoreboard
+            )
         self.code_base: int | None = None
         """Guest address of the code object's image."""
         self.sel: Selection = slice(None)
