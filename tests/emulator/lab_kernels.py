@@ -221,4 +221,5 @@ def gather_pages_kernel(pool, table, out, page_bytes, BLOCK: tl.constexpr):
 @triton.jit
 def fill_page_kernel(pool, page, page_bytes, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
-    tl.store(pool + page.to(tl.int64) * page_bytes + columns, (columns % 251).to(tl.uint8))
+    start = tl.full((), page, tl.int64) * page_bytes
+    tl.store(pool + start + columns, (columns % 251).to(tl.uint8))
