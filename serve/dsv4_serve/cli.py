@@ -90,6 +90,24 @@ def tiny_model(
     return 0
 
 
+@app.command()
+@with_toggles
+def plan(
+    toggles: dict[str, str],
+    hbm: Annotated[str, typer.Option(help="memory of one GPU")] = "288GiB",
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the machine; the profile's TP by default")] = None,
+    graphs: Annotated[str, typer.Option(help="what to set aside for captured graphs")] = "4GiB",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Print what fits: memory by region, bytes a token with FP8 and FP4 index keys, capacity, gain."""
+    from dsv4_serve.plan_command import plan_profile
+    from dsv4_serve.planner import report
+
+    found = plan_profile(toggles, hbm, gpus, graphs)
+    typer.echo(json.dumps(report.as_json(found), indent=2) if as_json else report.as_text(found))
+    return 0
+
+
 def main() -> None:
     """Entry point: every failure ends in one message and the contract's exit code, never in a traceback."""
     try:
