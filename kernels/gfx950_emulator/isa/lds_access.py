@@ -92,7 +92,8 @@ def lds_places(batch: WaveBatch, lanes: access.Lanes, addresses: Array, size: in
     """Offsets [k] into the LDS store, after bounds and alignment checks."""
     if len(addresses) == 0:
         return np.zeros(0, np.int64)
-    addresses = addresses.astype(np.int64)
+    # The addition of the offset wraps at 32 bits: compilers use bases below 0.
+    addresses = addresses.astype(np.int64) & 0xFFFFFFFF
     if int(addresses.min()) < 0 or int(addresses.max()) + size > batch.lds_bytes:
         at = int(np.argmax((addresses < 0) | (addresses + size > batch.lds_bytes)))
         message = (
