@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,5 +129,7 @@ def _align(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def report(name: str, as_json: bool = False, order: Order = "lockstep", front_end: FrontEnd = "assembly") -> str:
     """Text of the report on every launch under the function `module:function`."""
+    # Triton 3.9 warns when this is unset; 1 is what it means then.
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     records = record_launches(load_function(name), order, front_end)
     return to_json(records) if as_json else to_table(records)

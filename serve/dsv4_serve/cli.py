@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dsv4_serve import kernels_command
+from dsv4_serve import pins_command
 from dsv4_serve.errors import CommandError
 from dsv4_serve.toggle_options import with_toggles
 
@@ -20,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(kernels_command.app, name="kernels")
+app.add_typer(pins_command.app, name="pins")
 
 
 @app.callback()
