@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dsv4_serve import kernels_command
-from dsv4_serve import pins_command
+from dsv4_serve import kernels_command, pins_command
 from dsv4_serve.errors import CommandError
 from dsv4_serve.toggle_options import with_toggles
 

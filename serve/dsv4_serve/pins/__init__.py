@@ -1,0 +1,1 @@
+"""versions.lock: read it, check it, fill it. Stands on the standard library, so that a bare image can check itself."""
