@@ -1,4 +1,4 @@
-"""Command line: `python -m gfx950_emulator report module:function` and `... coverage FILE...`."""
+"""Command line: `python -m gfx950_emulator report module:function`, `coverage FILE...` and `numerics`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gfx950_emulator.checks.coverage import measure
 from gfx950_emulator.code_objects import load
 from gfx950_emulator.errors import EmulatorError
 from gfx950_emulator.machine.options import ORDERS
+from gfx950_emulator.numerics import markdown
 from gfx950_emulator.report import report
 
 
@@ -21,6 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     reporting.add_argument("--json", action="store_true", help="print JSON instead of tables")
     reporting.add_argument("--order", choices=ORDERS, default="lockstep")
     reporting.add_argument("--front-end", choices=("assembly", "objdump"), default="assembly")
+    commands.add_parser("numerics", help="print the table of numerics as it stands in the documentation")
     gate = commands.add_parser("coverage", help="list the mnemonics of code objects; fails when one is missing")
     gate.add_argument("files", nargs="+", help=".hsaco code objects or .amdgcn assembly")
     return parser
@@ -33,6 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
         if parsed.command == "report":
             sys.path.insert(0, "")
             print(report(parsed.function, parsed.json, parsed.order, parsed.front_end))
+            return 0
+        if parsed.command == "numerics":
+            print(markdown())
             return 0
         coverage = measure(kernel for file in parsed.files for kernel in load(file).values())
     except (EmulatorError, OSError) as error:

@@ -88,8 +88,7 @@ def partial_bound(instruction: Instruction, sources: int, execute: Execute) -> B
 
 def _bind_pack(instruction: Instruction, form: SmallFloat) -> Bound:
     first, second = (vector_source(operand, Type.F32) for operand in instruction.operands[1:3])
-    selects = instruction.bits("op_sel", (0,) * 4)
-    high = selects[-1] if "op_sel" in instruction.modifiers else 0
+    high = instruction.bits("op_sel", (0,) * 3)[2]
 
     def compute(batch: WaveBatch) -> Array:
         saturate = clamps(batch)

@@ -117,7 +117,7 @@ for _kind in (F16, F32, F64):
     define(f"v_trunc_{_s}", _kind, (_kind,), np.trunc)
     define(f"v_fract_{_s}", _kind, (_kind,), fraction)
     define(f"v_ldexp_{_s}", _kind, (_kind, I16 if _kind is F16 else I32), scale_by_power)
-    define(f"v_rcp_{_s} v_rcp_iflag_{_s}", _kind, (_kind,), lambda a, t=_t: (1.0 / wide(a)).astype(t))
+    define(f"v_rcp_{_s}", _kind, (_kind,), lambda a, t=_t: (1.0 / wide(a)).astype(t))
     define(f"v_rsq_{_s}", _kind, (_kind,), lambda a, t=_t: (1.0 / np.sqrt(wide(a))).astype(t))
     define(f"v_sqrt_{_s}", _kind, (_kind,), lambda a, t=_t: np.sqrt(wide(a)).astype(t))
     define(f"v_frexp_mant_{_s}", _kind, (_kind,), mantissa_of)
@@ -132,6 +132,7 @@ for _kind in (F16, F32):
     define(f"v_sin_{_s}", _kind, (_kind,), sine_turns)
     define(f"v_cos_{_s}", _kind, (_kind,), cosine_turns)
 
+define("v_rcp_iflag_f32", F32, (F32,), lambda a: (1.0 / wide(a)).astype(np.float32))
 define("v_exp_legacy_f32", F32, (F32,), lambda a: np.exp2(wide(a)).astype(np.float32))
 define("v_log_legacy_f32", F32, (F32,), lambda a: np.log2(wide(a)).astype(np.float32))
 define("v_maximum3_f32", F32, (F32,) * 3, lambda a, b, c: maximum_ieee(maximum_ieee(a, b), c))
