@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-BackendName = Literal["aiter", "gfx950", "hopper", "portable", "reference"]
+BackendName = Literal["aiter", "gfx950", "gfx950_plain", "hopper", "portable", "reference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,22 @@ OPS: tuple[str, ...] = (
 BACKENDS: dict[str, Backend] = {
     b.name: b
     for b in (
+        Backend("gfx950", "dsv4_kernels.gfx950", frozenset({"paged_logits"})),
+        Backend("gfx950_plain", "dsv4_kernels.gfx950.plain", frozenset({"paged_logits"})),
         Backend("portable", "dsv4_kernels.portable", frozenset(OPS)),
         Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),
     )
 }
 
-VARIANTS: tuple[KernelVariant, ...] = ()
-"""The reference backend compiles nothing."""
+_GFX950: tuple[tuple[BackendName, bool], ...] = (("gfx950", True), ("gfx950_plain", False))
+VARIANTS: tuple[KernelVariant, ...] = tuple(
+    KernelVariant(
+        f"paged_logits_h{heads}_r{rows}_{'fast' if fast else 'plain'}", "paged_logits", name, "gfx950", heads, rows
+    )
+    for name, fast in _GFX950
+    for heads, rows in ((16, 1), (16, 4), (32, 1), (32, 2), (32, 4), (64, 1), (64, 2), (64, 4), (128, 1))
+)
+"""Kernels that are compiled ahead of time. Portable kernels compile where they serve; the reference has none."""
 
 
 def preference(device_type: str, arch: str = "") -> tuple[str, ...]:
@@ -63,7 +72,7 @@ def preference(device_type: str, arch: str = "") -> tuple[str, ...]:
     if device_type == "cpu":
         order: tuple[str, ...] = ("reference",)
     elif arch.startswith("gfx950"):
-        order = ("aiter", "gfx950", "portable", "reference")
+        order = ("aiter", "gfx950", "gfx950_plain", "portable", "reference")
     elif arch == "sm90":
         order = ("hopper", "portable", "reference")
     else:

@@ -143,16 +143,24 @@ def test_a_wrong_candidate_is_refused(
 
 
 def test_unknown_backend_names_the_known() -> None:
-    with pytest.raises(ArgumentError, match="backend='cutlass': accepted is auto or portable or reference"):
+    with pytest.raises(
+        ArgumentError, match="backend='cutlass': accepted is auto or gfx950 or gfx950_plain or portable or reference"
+    ):
         backends.activate(CPU, "cutlass")
 
 
 def test_preference_by_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = frozenset(registry.OPS)
-    for name in ("aiter", "gfx950", "hopper", "portable"):
+    for name in ("aiter", "hopper"):
         monkeypatch.setitem(registry.BACKENDS, name, registry.Backend(name, name, everything))
     assert registry.preference("cpu") == ("reference",)
-    assert registry.preference("cuda", "gfx950:sramecc+:xnack-") == ("aiter", "gfx950", "portable", "reference")
+    assert registry.preference("cuda", "gfx950:sramecc+:xnack-") == (
+        "aiter",
+        "gfx950",
+        "gfx950_plain",
+        "portable",
+        "reference",
+    )
     assert registry.preference("cuda", "sm90") == ("hopper", "portable", "reference")
     assert registry.preference("cuda", "gfx942") == ("portable", "reference")
 

@@ -26,7 +26,8 @@ PROGRAMS_PER_PROCESSOR = 4
 INTERPRETER_PROGRAMS = 8
 
 
-@triton.jit
+# A table of any width and any number of rows run the same compilation.
+@triton.jit(do_not_specialize=["rows", "stride_table", "stride_out", "splits"])
 def _logits_kernel(
     q_ptr,
     qs_ptr,
@@ -181,5 +182,6 @@ def paged_logits(
         WINDOWED=starts is not None,
         **layout_constants(pool.spec.layout),
         num_warps=4,
+        enable_fp_fusion=True,
     )
     return out

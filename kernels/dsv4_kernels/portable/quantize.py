@@ -282,5 +282,6 @@ def readback(pool: IndexPool, slots: Tensor) -> Tensor:
             pool.payload_stride,
             pool.scale_stride,
             **layout_constants(pool.spec.layout),
+            enable_fp_fusion=False,
         )
     return out

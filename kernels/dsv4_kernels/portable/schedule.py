@@ -99,7 +99,9 @@ def _schedule(
     lengths = lengths.contiguous()
     plan = torch.empty(rows + 1, dtype=torch.int32, device=lengths.device)
     info = torch.empty(ctas, 4 if starts is None else 6, dtype=torch.int32, device=lengths.device)
-    _prepare_kernel[(1,)](lengths, plan, rows, max(1, -(-max_seq_len // chunk)), ctas, chunk, ROWS=ROWS)
+    _prepare_kernel[(1,)](
+        lengths, plan, rows, max(1, -(-max_seq_len // chunk)), ctas, chunk, ROWS=ROWS, enable_fp_fusion=False
+    )
     _slots_kernel[(triton.cdiv(ctas, SLOTS),)](
         lengths,
         starts if starts is not None else lengths,
@@ -111,6 +113,7 @@ def _schedule(
         chunk,
         PREFILL=starts is not None,
         SLOTS=SLOTS,
+        enable_fp_fusion=False,
     )
     return info
 

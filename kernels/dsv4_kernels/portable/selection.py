@@ -153,6 +153,7 @@ def _launch(
             SLOTS=page_table is not None,
             SHARED=row_to_seq is not None,
             num_warps=8 if padded >= 1024 else 4,
+            enable_fp_fusion=False,
         )
     return out, slots
 
@@ -176,6 +177,8 @@ def candidate_blocks(logits: Tensor, lengths: Tensor, count: int, block: int) ->
     scores = torch.empty(rows, max(blocks, 1), dtype=torch.float32, device=logits.device)
     if rows and blocks:
         grid = (rows, triton.cdiv(blocks, 128))
-        _block_score_kernel[grid](logits, lengths, scores, logits.stride(0), scores.shape[1], B=128, SIZE=block)
+        _block_score_kernel[grid](
+            logits, lengths, scores, logits.stride(0), scores.shape[1], B=128, SIZE=block, enable_fp_fusion=False
+        )
     reach = (lengths + (block - 1)) // block
     return _launch(scores, reach.int(), count, ascending=True)[0]
