@@ -93,6 +93,16 @@ def test_effective_flattens_the_start_up_phases(client: EngineClient) -> None:
     }
 
 
+def test_keys_and_live_states_are_not_reported(client: EngineClient, answers: Answers) -> None:
+    answers.by_path["/server_info"] |= {"api_key": "sk-1", "admin_api_key": "sk-2", "internal_states": [{}]}
+    assert set(asyncio.run(ADAPTER.effective(client))) == {
+        "served_model_name",
+        "tp_size",
+        "startup_time",
+        "startup_phases",
+    }
+
+
 def test_no_start_up_times_are_no_phases(client: EngineClient, answers: Answers) -> None:
     answers.by_path["/server_info"]["startup_time"] = None
     assert asyncio.run(ADAPTER.effective(client))["startup_phases"] == {}

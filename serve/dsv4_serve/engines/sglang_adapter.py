@@ -15,6 +15,8 @@ from dsv4_serve.profiles.schema import Profile
 
 # The first generation compiles what the image did not: minutes, once.
 FIRST_GENERATION_SECONDS = 600.0
+# Live states of every rank, and what the manifest must not show.
+OMITTED = frozenset({"internal_states", "launch_command", "api_key", "admin_api_key", "ssl_keyfile_password"})
 ALGORITHMS = {"off": None, "eagle": "EAGLE", "dspark": "DSPARK"}
 
 
@@ -50,7 +52,8 @@ class SglangAdapter:
         info = await client.get_json("/server_info")
         if not isinstance(info, dict):
             raise EngineUnreachableError(f"/server_info: expected an object, found {type(info).__name__}")
-        return info | {"startup_phases": _phases(info.get("startup_time") or {})}
+        reported = {name: value for name, value in info.items() if name not in OMITTED}
+        return reported | {"startup_phases": _phases(info.get("startup_time") or {})}
 
     def differences(self, profile: Profile, effective: dict[str, Any]) -> list[str]:
         asked = {
