@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +20,8 @@ NOTE = (
     "Executed wave-instructions, counted in an instruction-level emulator on a CPU. They are the yardstick for gfx950 "
     "until silicon is at hand; they are not times: latency, issue rates, caches and bank conflicts are not modelled."
 )
+_PATIENCE = 2.0
+"""Seconds after which each launch is announced on stderr."""
 _COLUMNS = ("kernel", "grid", "waves", "total", *(name.lower() for name in CLASSES))
 _MEMORY_COLUMNS = (
     "kernel",
@@ -52,7 +56,14 @@ def record_launches(
     function: Callable[[], object], order: Order = "lockstep", front_end: FrontEnd = "assembly"
 ) -> list[LaunchRecord]:
     """Run `function` under the emulator, unique bytes tracked, and return its launches."""
+    began = time.monotonic()
+
+    def progress(record: LaunchRecord) -> None:
+        if time.monotonic() - began > _PATIENCE:
+            print(f"executed {record.kernel.name}: {record.waves} waves", file=sys.stderr, flush=True)
+
     with active(order=order, front_end=front_end, track_unique=True) as session:
+        session.on_launch = progress
         function()
     if not session.launches:
         raise EmulatorError("the function launched no kernel")

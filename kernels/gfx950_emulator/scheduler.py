@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from gfx950_emulator.errors import BarrierDeadlock, ExecutionError, InstructionLimit, Site
+from gfx950_emulator.errors import ExecutionError, Site
 from gfx950_emulator.front_end.operand import EXEC, EXEC_HI
 from gfx950_emulator.isa.bound import EXEC_MASK, Bound
 from gfx950_emulator.isa.control import CONDITIONS
 from gfx950_emulator.isa.decoder import Program
 from gfx950_emulator.isa.propagation import lanewise
-from gfx950_emulator.machine.arrays import I64, Array, Bools, Selection
+from gfx950_emulator.machine.arrays import I64, Bools, Selection
 from gfx950_emulator.machine.wave_batch import AT_BARRIER, ENDED, RUNNING, WaveBatch
+from gfx950_emulator.stuck_waves import absent_waves, endless
 
 _QUANTUM = 20_000
 """Instructions after which a group gives way, so that waves which wait for each other in loops make progress."""
@@ -130,7 +131,9 @@ class Scheduler:
             self.turns[selection] += 1
         self.spent += steps * count
         if self.spent > self.limit:
-            self._report_limit(pc)
+            stuck = endless(batch, self.limit)
+            stuck.locate(self._site(pc, stuck.wave))
+            raise stuck
 
     def _guarded(self, step: Bound) -> None:
         """Execute an instruction that touches possibly undefined registers."""
@@ -201,39 +204,16 @@ class Scheduler:
         if not ready.any():
             return
         if batch.options.checks.barriers:
-            self._check_attendance(status, ready)
+            found = absent_waves(batch, status, ready)
+            if found is not None:
+                found[0].locate(self._site(found[1], found[0].wave))
+                raise found[0]
         released = np.flatnonzero((waiting & ready[:, None]).reshape(-1))
         batch.status[released] = RUNNING
         if batch.lds_monitor is not None:
             batch.lds_monitor.pass_barrier(released, batch.scoreboard)
 
-    def _check_attendance(self, status: Array, ready: Bools) -> None:
-        absent = ready & (status == ENDED).any(1)
-        if not absent.any():
-            return
-        group = int(np.argmax(absent))
-        ended = np.flatnonzero(status[group] == ENDED).tolist()
-        wave = group * self.batch.waves_per_workgroup + int(np.argmax(status[group] == AT_BARRIER))
-        error = BarrierDeadlock(f"waits at a barrier that waves {ended} of its workgroup ended without reaching", wave)
-        error.locate(self._site(int(self.batch.pc[wave]) - 1, wave))
-        raise error
-
     # Errors
-
-    def _report_limit(self, pc: int) -> None:
-        batch = self.batch
-        waiting = np.flatnonzero(batch.status == AT_BARRIER)
-        busy = np.flatnonzero(batch.status == RUNNING)
-        wave = int(busy[0]) if len(busy) else 0
-        kind: type[ExecutionError] = InstructionLimit
-        message = f"more than {self.limit} wave-instructions executed; {len(busy)} waves still run"
-        if len(waiting):
-            kind = BarrierDeadlock
-            where = int(batch.pc[waiting[0]]) - 1
-            message = f"{message}, {len(waiting)} wait at the barrier at pc {where} that they never reach"
-        error = kind(message, wave)
-        error.locate(self._site(min(pc, len(self.code) - 1), wave))
-        raise error
 
     def _site(self, pc: int, wave: int | None) -> Site:
         pc = min(pc, len(self.code) - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,6 +21,14 @@ class Session:
     options: Options
     front_end: FrontEnd = "assembly"
     launches: list[LaunchRecord] = field(default_factory=list)
+    on_launch: Callable[[LaunchRecord], None] | None = None
+    """Called after each launch, for progress."""
+
+    def record(self, launch: LaunchRecord) -> None:
+        """Keep one launch's record."""
+        self.launches.append(launch)
+        if self.on_launch is not None:
+            self.on_launch(launch)
 
 
 _stack: list[Session] = []

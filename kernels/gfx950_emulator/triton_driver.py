@@ -118,7 +118,7 @@ class _Launcher:
         if enter_hook is not None:
             enter_hook(launch_metadata)
         block = (self.metadata.num_warps * 64, 1, 1)
-        session.launches.append(launch(kernel, values, grid, block, memory, loaded.dynamic_lds, options))
+        session.record(launch(kernel, values, grid, block, memory, loaded.dynamic_lds, options))
         if exit_hook is not None:
             exit_hook(launch_metadata)
 

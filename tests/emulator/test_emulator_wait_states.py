@@ -12,7 +12,7 @@ import pytest
 
 from emulator.kernel_text import kernel_from
 from gfx950_emulator import run
-from gfx950_emulator.checks.hazard_rules import matrix_passes
+from gfx950_emulator.checks.hazard_step import matrix_passes
 from gfx950_emulator.checks.wait_states import violations
 from gfx950_emulator.errors import WaitStateError
 from gfx950_emulator.front_end.assembly import parse_function

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gfx950_emulator.checks.hazard_rules import MAX_WAIT_STATES, RULES, Rule, Step, step_of
+from gfx950_emulator.checks.hazard_rules import MAX_WAIT_STATES, RULES, Rule
+from gfx950_emulator.checks.hazard_step import Step, step_of
 from gfx950_emulator.errors import Site, WaitStateError
 from gfx950_emulator.front_end.instruction import Instruction
 from gfx950_emulator.isa.decoder import Program
