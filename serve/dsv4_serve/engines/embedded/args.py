@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from .config import IndexerDtype, KVDtype
+from .config import Device, IndexerDtype, KVDtype
 from .options import EngineOptions
 
 DEFAULT_PORT = 8010
@@ -44,6 +44,7 @@ def parse_args(argv: Sequence[str]) -> ProcessArgs:
             context_length=args.context_length,
             chunk_tokens=args.chunk_tokens,
             threads=args.threads,
+            device=args.device,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -87,6 +88,7 @@ def _add_engine_options(parser: argparse.ArgumentParser, defaults: EngineOptions
     add("--max-queued-requests", "requests that may wait; more are refused with 429", type=int)
     add("--context-length", "tokens of prompt and answer together (default: the model's)", type=int)
     add("--chunk-tokens", "prompt tokens of one step", type=int)
+    add("--device", "where tensors live; cuda is for checking kernels on a GPU", choices=get_args(Device))
     add("--threads", "CPU threads; 0 is automatic", type=int)
 
 

@@ -14,6 +14,7 @@ SUPPORTED_RATIOS = (0, 4, 128)
 
 IndexerDtype = Literal["fp4", "fp8", "bf16", "float32"]
 KVDtype = Literal["v4", "bf16", "float32"]
+Device = Literal["cpu", "cuda"]
 
 
 class ConfigError(ValueError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from .config import PAGE_TOKENS, IndexerDtype, KVDtype
+from .config import PAGE_TOKENS, Device, IndexerDtype, KVDtype
 from .geometry import TILE_TOKENS
 
 
@@ -20,7 +20,8 @@ class EngineOptions:
 
     `max_total_tokens` or `kv_bytes` sizes the paged pools (one of them; the default is 16 times the context).
     `cached_tails` is the number of page boundaries whose window and compressor state are kept for prefix hits
-    (default: one for each page). `context_length` None takes the model's own.
+    (default: one for each page). `context_length` None takes the model's own. `device` cuda is for checking kernels on
+    a GPU; only on the CPU are results bit-identical whatever is batched together.
     """
 
     model_path: Path
@@ -36,6 +37,7 @@ class EngineOptions:
     context_length: int | None = None
     chunk_tokens: int = 512
     threads: int = 0
+    device: Device = "cpu"
     prefix_cache: bool = True
     seed: int = 0
 
@@ -49,6 +51,7 @@ class EngineOptions:
             require(value is None or value >= 1, name, "a positive integer")
 
         require(self.indexer_dtype in get_args(IndexerDtype), "indexer_dtype", "fp4, fp8, bf16 or float32")
+        require(self.device in get_args(Device), "device", "cpu or cuda")
         require(self.kv_dtype in get_args(KVDtype), "kv_dtype", "v4, bf16 or float32")
         require(
             self.max_total_tokens is None or self.kv_bytes is None, "kv_bytes", "unset when max_total_tokens is set"

@@ -59,13 +59,15 @@ class CachePools:
         self.tails = FreeList("tail", tails if options.prefix_cache else 0)
         self.slots = FreeList("slot", options.max_running_requests)
         self.entries = {
-            layer: KVPages.allocate(options.kv_dtype, PAGE_TOKENS // ratio, count + 1)
+            layer: KVPages.allocate(options.kv_dtype, PAGE_TOKENS // ratio, count + 1, options.device)
             for layer, ratio in enumerate(config.compress_ratios)
             if ratio
         }
-        self.index = {layer: IndexPool.allocate(self.spec, count + 1) for layer in config.layers_of_ratio(4)}
+        self.index = {
+            layer: IndexPool.allocate(self.spec, count + 1, options.device) for layer in config.layers_of_ratio(4)
+        }
         self._windows = {
-            layer: KVPages.allocate(options.kv_dtype, WINDOW, self.tails.total + 1)
+            layer: KVPages.allocate(options.kv_dtype, WINDOW, self.tails.total + 1, options.device)
             for layer in range(config.num_hidden_layers)
         }
         self.overlap = {n: self._state(config.head_dim) for n in config.layers_of_ratio(4)}

@@ -28,11 +28,11 @@ class RequestSampler:
     def __init__(self, params: SamplingParams, fallback_seed: int) -> None:
         self.params = params
         seed = params.seed if params.seed is not None else fallback_seed
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator("cpu").manual_seed(seed)
 
     def uniform(self) -> float:
         """The next number in [0, 1)."""
-        return float(torch.rand((), generator=self._generator, dtype=torch.float64))
+        return float(torch.rand((), generator=self._generator, dtype=torch.float64, device="cpu"))
 
     def scripted(self, produced: int) -> int | None:
         """The token that a test's script forces at this place, if any."""

@@ -80,8 +80,8 @@ def _ffn_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, Shape]]:
         yield f"{expert}.w3.weight", (inner, hidden)
 
 
-def load_weights(directory: Path, config: ModelConfig) -> dict[str, torch.Tensor]:
-    """All tensors of `tensor_shapes`, floats as float32 and `tid2eid` as int64.
+def load_weights(directory: Path, config: ModelConfig, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """All tensors of `tensor_shapes`, floats as float32 and `tid2eid` as int64, on `device`.
 
     Tensors of the MTP layers (`mtp.*`) are left aside. Raises WeightError for a file that cannot be read, a tensor
     that is missing, unexpected or of another shape or kind.
@@ -101,7 +101,7 @@ def load_weights(directory: Path, config: ModelConfig) -> dict[str, torch.Tensor
         name = missing[0]
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise WeightError(f"{directory}: tensor {name!r} of shape {list(wanted[name])} is missing{more}")
-    return found
+    return {name: tensor.to(device) for name, tensor in found.items()}
 
 
 def _convert(name: str, tensor: torch.Tensor, wanted: dict[str, Shape], path: Path) -> torch.Tensor:

@@ -1,0 +1,74 @@
+"""Building a model that can serve: configuration, weights, kernels and pools, each phase timed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+
+from dsv4_kernels import backends
+
+from .config import ModelConfig, load_model_config
+from .linear import check_row_invariance
+from .model import Model
+from .options import EngineOptions, OptionError
+from .pools import CachePools
+from .weights import load_weights
+
+
+@dataclass
+class Built:
+    """A model over fresh pools, and the seconds that each phase of building it took."""
+
+    config: ModelConfig
+    context_length: int
+    model: Model
+    phases: dict[str, float]
+
+
+@dataclass
+class _Clock:
+    phases: dict[str, float] = field(default_factory=dict)
+    last: float = field(default_factory=time.monotonic)
+
+    def done(self, phase: str) -> None:
+        now = time.monotonic()
+        self.phases[phase], self.last = round(now - self.last, 3), now
+
+
+def build(options: EngineOptions) -> Built:
+    """Load the model directory of `options` and allocate its pools (blocking).
+
+    Raises ConfigError, WeightError, OptionError, RowInvarianceError or BackendUnavailableError with a message for the
+    operator.
+    """
+    clock = _Clock()
+    config = load_model_config(options.model_path)
+    length = context_length(config, options)
+    clock.done("config")
+    torch.set_num_threads(options.threads or 1)
+    weights = load_weights(options.model_path, config, options.device)
+    if options.device == "cpu":
+        check_row_invariance({(w.shape[0], w.shape[1]) for w in weights.values() if w.dim() == 2})
+    clock.done("weights")
+    backends.activate(torch.device(options.device))
+    clock.done("kernels")
+    with tensors_on(options.device):
+        model = Model(weights, config, options, CachePools(config, options, length), length)
+    clock.done("pools")
+    return Built(config, length, model, clock.phases)
+
+
+def context_length(config: ModelConfig, options: EngineOptions) -> int:
+    """Tokens of context that the engine serves. Raises OptionError when the model has fewer."""
+    wanted, most = options.context_length, config.max_position_embeddings
+    if wanted is not None and wanted > most:
+        raise OptionError(f"context_length={wanted}: accepted is up to the model's {most}")
+    return wanted or most
+
+
+def tensors_on(device: str) -> AbstractContextManager[object]:
+    """Within it, on this thread, new tensors are on `device`. The CPU needs no context, which would cost every call."""
+    return nullcontext() if device == "cpu" else torch.device(device)

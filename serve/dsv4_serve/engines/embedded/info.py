@@ -1,0 +1,40 @@
+"""What the engine runs with: its effective options, capacities by region, and the backends that serve."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from dsv4_kernels import backends
+
+from .options import EngineOptions
+from .pools import CachePools
+
+
+def describe(options: EngineOptions, context_length: int, pools: CachePools) -> dict[str, object]:
+    """The effective configuration as plain data, for `/server_info` and the manifest."""
+    used = pools.used_tokens()
+    return {
+        "engine": "embedded",
+        "model": options.served_model_name,
+        "model_path": str(options.model_path),
+        "context_length": context_length,
+        "indexer_dtype": options.indexer_dtype,
+        "kv_dtype": options.kv_dtype,
+        "hadamard": options.hadamard,
+        "device": options.device,
+        "threads": options.threads or 1,
+        "page_tokens": pools.page_tokens,
+        "index_bytes_per_compressed_token": pools.index_bytes_per_token(),
+        "max_total_tokens": pools.capacity_tokens,
+        "max_running_requests": options.max_running_requests,
+        "max_queued_requests": options.max_queued_requests,
+        "chunk_tokens": options.chunk_tokens,
+        "prefix_cache": options.prefix_cache,
+        "free_pages": pools.pages.free,
+        "backends": [dataclasses.asdict(selection) for selection in backends.selections(torch.device(options.device))],
+        "regions": {
+            r.name: {"tokens": r.tokens, "bytes": r.bytes, "used_tokens": used[r.name]} for r in pools.regions()
+        },
+    }
