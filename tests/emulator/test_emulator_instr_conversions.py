@@ -89,7 +89,7 @@ def _toward_zero(value: Fraction | float) -> int:
         return F16.pattern(value)
     nearest = F16.pattern(value)
     result = F16.value(nearest)
-    overshoot = (isinstance(result, float) and math.isinf(result)) or abs(result) > abs(value)
+    overshoot = math.isinf(float(result)) or abs(float(result)) > abs(float(value))
     return nearest - 1 if overshoot else nearest
 
 
