@@ -86,6 +86,10 @@ def _accumulator_overwritten(producer: Step, consumer: Step) -> int:
     return 0
 
 
+def _store_data_overwritten(producer: Step, consumer: Step) -> int:
+    return 2 if consumer.vector_alu and producer.wide_store_data & consumer.writes else 0
+
+
 def _vector_to_matrix(producer: Step, consumer: Step) -> int:
     touched = consumer.reads | consumer.source_c
     return 2 if consumer.matrix and producer.vector_alu and producer.writes & touched & VECTOR_FILE else 0
@@ -158,6 +162,7 @@ RULES = (
     Rule("matrix result read as A, B or scale", _result_to_factors),
     Rule("matrix result partly read as C", _result_to_accumulator),
     Rule("C of a matrix instruction overwritten", _accumulator_overwritten),
+    Rule("data of a wide store overwritten", _store_data_overwritten),
     Rule("vector result read by a matrix instruction", _vector_to_matrix),
     Rule("vector result read by v_permlane", _vector_to_permlane),
     Rule("vector result read through DPP", _vector_to_dpp),

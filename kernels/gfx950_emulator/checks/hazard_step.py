@@ -39,7 +39,21 @@ class Step:
     @cached_property
     def produced(self) -> int:
         """Registers whose later use a rule may concern: results, and C until it is read."""
-        return self.writes | self.source_c
+        return self.writes | self.source_c | self.wide_store_data
+
+    @cached_property
+    def wide_store_data(self) -> int:
+        """Registers of more than 64 bits that a store takes its data from, while it still reads them."""
+        operands, name = self.instruction.operands, self.instruction.mnemonic
+        if not self.vector_memory or "_store_" not in name:
+            return 0
+        if name.startswith("buffer_"):
+            data = operands[0]
+            if operands[-1].kind == "sgpr":
+                return 0  # an SGPR offset costs the store a cycle, in which it reads its data
+        else:
+            data = operands[1]
+        return operand_mask([data]) if data.count > 2 else 0
 
     @cached_property
     def touched(self) -> int:
