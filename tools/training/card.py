@@ -103,6 +103,8 @@ def card(results: dict[str, Any], template: str) -> str:
         "minutes": f"{results['progress']['seconds'] / 60:.1f}",
         "lookup": "\n".join(lookup_table(results["lookup"])),
         "language": "\n".join(language_table(results["language"])),
+        "alike": "{} of {}".format(*results["keys alike, cpu"]),
+        "free": "{} of {}".format(*results["embedded engine, fp4"]),
         "copy": f"{100 * results['turns']['copy']:.0f} %",
         "small_talk": f"{100 * results['turns']['small talk']:.0f} %",
         "samples": "\n\n".join(f"> **{s['user']}**\n>\n> {s['assistant']}" for s in results["samples"]),
