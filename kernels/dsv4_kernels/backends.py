@@ -113,6 +113,8 @@ def activate(
 ) -> tuple[Selection, ...]:
     """Select a backend for every operation on `device` and make `ops` use them. Call once at start.
 
+    A `requested` backend serves what it offers; operations that it does not offer go by preference.
+
     Raises BackendUnavailableError, listing every candidate's reason, if an operation is left without one.
     """
     device = torch.device(device)
@@ -152,8 +154,14 @@ def _architecture(device: torch.device) -> str:
 
 def _select(op: str, device: torch.device, requested: str, allow_fallback: bool) -> Selection:
     order = registry.preference(device.type, _architecture(device))
+    reasons: list[str] = []
     if requested != "auto":
-        order = (requested, *(n for n in order if n != requested)) if allow_fallback else (requested,)
+        if op not in registry.BACKENDS[requested].ops:
+            reasons.append(f"{requested} does not offer it")
+        elif allow_fallback:
+            order = (requested, *(n for n in order if n != requested))
+        else:
+            order = (requested,)
     refused: list[str] = []
     for name in order:
         reason = _why_not(op, name, device)
@@ -163,7 +171,7 @@ def _select(op: str, device: torch.device, requested: str, allow_fallback: bool)
         if refused and requested != "auto":
             log.warning("%s: backend %s cannot serve, %s does: %s", op, requested, name, "; ".join(refused))
             counters.count_fallback(op, refused[0])
-        return Selection(op, requested, name, "; ".join(["known-answer test passed", *refused]))
+        return Selection(op, requested, name, "; ".join([*reasons, "known-answer test passed", *refused]))
     raise BackendUnavailableError(f"{op} on {device}: no backend can serve ({'; '.join(refused)})")
 
 

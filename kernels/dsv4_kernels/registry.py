@@ -21,16 +21,23 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class KernelVariant:
-    """One compiled kernel: what it does, for which architecture, and the compile-time choices that tell it
-    from others.
+    """One kernel that is compiled ahead of time, told from others by its compile-time choices.
+
+    `rows` consecutive rows share a wave; `shared`: rows say which sequence they belong to (prefill, verify);
+    `windowed`: rows begin at a key of their own; `dense`: pages lie without gaps; `fast`: inline assembly on matrix
+    results.
     """
 
     name: str
     op: str
     backend: BackendName
     arch: str
-    heads: int = 0
-    rows: int = 1
+    heads: int
+    rows: int
+    shared: bool = False
+    windowed: bool = False
+    dense: bool = True
+    fast: bool = True
 
 
 OPS: tuple[str, ...] = (
@@ -56,13 +63,40 @@ BACKENDS: dict[str, Backend] = {
     )
 }
 
-_GFX950: tuple[tuple[BackendName, bool], ...] = (("gfx950", True), ("gfx950_plain", False))
+
+def logits_name(heads: int, rows: int, *, shared: bool, windowed: bool, dense: bool, fast: bool) -> str:
+    """Name of the gfx950 paged-logits kernel with these compile-time choices."""
+    choices = "_shared" * shared + "_windowed" * windowed + "_strided" * (not dense)
+    return f"paged_logits_h{heads}_r{rows}{choices}_{'fast' if fast else 'plain'}"
+
+
+def _gfx950_logits(
+    heads: int, rows: int, *, shared: bool = False, windowed: bool = False, dense: bool = True
+) -> tuple[KernelVariant, KernelVariant]:
+    """The fast and the plain form of one choice."""
+
+    def variant(backend: BackendName, fast: bool) -> KernelVariant:
+        name = logits_name(heads, rows, shared=shared, windowed=windowed, dense=dense, fast=fast)
+        return KernelVariant(name, "paged_logits", backend, "gfx950", heads, rows, shared, windowed, dense, fast)
+
+    return variant("gfx950", True), variant("gfx950_plain", False)
+
+
+ROWS_PER_WAVE: dict[int, int] = {16: 4, 32: 4, 64: 2, 128: 1}
+"""Rows that share a wave on gfx950, by heads: what their queries and weights leave of 256 registers."""
+
 VARIANTS: tuple[KernelVariant, ...] = tuple(
-    KernelVariant(
-        f"paged_logits_h{heads}_r{rows}_{'fast' if fast else 'plain'}", "paged_logits", name, "gfx950", heads, rows
+    variant
+    for heads, rows in ROWS_PER_WAVE.items()
+    for pair in (
+        _gfx950_logits(heads, 1),
+        _gfx950_logits(heads, 1, dense=False),
+        _gfx950_logits(heads, rows, shared=True),
+        _gfx950_logits(heads, rows, shared=True, dense=False),
+        _gfx950_logits(heads, rows, shared=True, windowed=True),
+        _gfx950_logits(heads, rows, shared=True, windowed=True, dense=False),
     )
-    for name, fast in _GFX950
-    for heads, rows in ((16, 1), (16, 4), (32, 1), (32, 2), (32, 4), (64, 1), (64, 2), (64, 4), (128, 1))
+    for variant in pair
 )
 """Kernels that are compiled ahead of time. Portable kernels compile where they serve; the reference has none."""
 

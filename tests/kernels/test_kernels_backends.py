@@ -114,7 +114,6 @@ def test_a_right_candidate_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("topk", off_by_one_topk, "indices .* differ from the known ones"),
         ("topk", raising, "RuntimeError: no such device"),
-        ("topk", None, "does not implement it"),
         ("quantize_query", unswizzled_query, "scale bytes or their swizzle differ"),
         ("quantize_query", unrotated_query, "codes after the Hadamard rotation differ"),
         ("write_index_keys", writer_without_rope, "stored codes differ from the known ones"),
@@ -140,6 +139,14 @@ def test_a_wrong_candidate_is_refused(
     assert f"{op}: backend portable cannot serve, reference does" in caplog.text
     added = {key: n - before.get(key, 0) for key, n in counters.snapshot().fallbacks.items()}
     assert [key[0] for key, n in added.items() if n] == [op]
+
+
+def test_an_operation_that_the_backend_does_not_offer_is_served_by_preference(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, topk=None)
+    chosen = {s.op: s for s in backends.activate("cpu", "portable")}
+    assert chosen["topk"].selected == "reference"
+    assert chosen["topk"].reason == "portable does not offer it; known-answer test passed"
+    assert chosen["readback"].selected == "portable"
 
 
 def test_unknown_backend_names_the_known() -> None:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from dsv4_kernels.errors import ArgumentError
-from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
+from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.layout import SPLIT64
 from dsv4_kernels.pool import IndexPool, Query
+from dsv4_kernels.registry import ROWS_PER_WAVE, logits_name
 
-HEADS = (16, 32, 64, 128)
 WAVES = 4096
 """Waves to aim for: 256 compute units, four SIMDs each, four waves a SIMD."""
 
@@ -30,7 +30,7 @@ def launch(
     fast: bool,
     splits: int | None = None,
 ) -> object:
-    """Launch one variant into `out` float32 [T, n] and return the compiled kernel.
+    """Launch one variant into `out` float32 [T, n]; returns the compiled kernel where Triton compiled it.
 
     `rows_per_wave` 1, 2 or 4 consecutive rows share a wave, and their keys where they belong to one sequence. `fast`
     reads matrix results in inline assembly. `splits` waves, a power of two, share a row's pages.
@@ -45,30 +45,44 @@ def launch(
     shift = splits.bit_length() - 1
     dense = pool.payload_stride == SPLIT64.payload_spec.bytes_per_page
     dense = dense and pool.scale_stride == SPLIT64.scale_spec.bytes_per_page
+    arguments: dict[str, Tensor | int | float] = {
+        "q_ptr": query.payload,
+        "q_scale_ptr": query.scale,
+        "payload_ptr": pool.payload,
+        "scale_ptr": pool.scale,
+        "table_ptr": page_table,
+        "weights_ptr": weights,
+        "seq_ptr": row_to_seq if row_to_seq is not None else ends,
+        "starts_ptr": starts if starts is not None else ends,
+        "ends_ptr": ends,
+        "out_ptr": out,
+        "rows": rows,
+        "payload_stride": pool.payload_stride,
+        "scale_stride": pool.scale_stride,
+        "stride_table": page_table.stride(0),
+        "stride_weights": weights.stride(0),
+        "stride_out": out.stride(0),
+        "weight_scale": weight_scale,
+        "split_shift": shift,
+    }
+    shared, windowed = row_to_seq is not None, starts is not None
+    store = compiled.active()
+    if store is not None:
+        if weights.dtype != torch.bfloat16:
+            raise ArgumentError("weights.dtype", weights.dtype, "torch.bfloat16 with kernels compiled ahead of time")
+        choice = {"shared": shared, "windowed": windowed, "dense": dense, "fast": fast}
+        name = logits_name(query.heads, rows_per_wave, **choice)
+        store.launch(name, (blocks, 1 << shift, 1), arguments)
+        return None
+    from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
+
     return paged_logits_kernel[(blocks, 1 << shift)](
-        query.payload,
-        query.scale,
-        pool.payload,
-        pool.scale,
-        page_table,
-        weights,
-        row_to_seq if row_to_seq is not None else ends,
-        starts if starts is not None else ends,
-        ends,
-        out,
-        rows,
-        pool.payload_stride,
-        pool.scale_stride,
-        page_table.stride(0),
-        weights.stride(0),
-        out.stride(0),
-        weight_scale,
-        shift,
+        **arguments,
         HEADS=query.heads,
         COLUMNS=query.scale.shape[-1],
         R=rows_per_wave,
-        SHARED=row_to_seq is not None,
-        WINDOWED=starts is not None,
+        SHARED=shared,
+        WINDOWED=windowed,
         FAST=fast,
         DENSE=dense,
         num_warps=1,
@@ -78,13 +92,13 @@ def launch(
 
 def rows_per_wave(heads: int, row_to_seq: Tensor | None) -> int:
     """Rows that share a wave: their queries and weights must fit its registers."""
-    return 1 if row_to_seq is None else {16: 4, 32: 4, 64: 2, 128: 1}[heads]
+    return 1 if row_to_seq is None else ROWS_PER_WAVE.get(heads, 1)
 
 
 def _check(query: Query, pool: IndexPool) -> None:
     if pool.spec.layout != SPLIT64:
         raise ArgumentError("pool.spec.layout", repr(pool.spec.layout.name), "'split64' on the gfx950 backend")
-    if query.heads not in HEADS:
+    if query.heads not in ROWS_PER_WAVE:
         raise ArgumentError("query.heads", query.heads, "16, 32, 64 or 128 on the gfx950 backend")
 
 

@@ -1,0 +1,150 @@
+"""Ahead-of-time compilation: every variant that serving needs becomes a code object, without a GPU.
+
+Needs the compile-time Triton (3.9, whose Gluon has inline assembly), which may be newer than the serving image's: the
+objects are loaded through the HIP module API, so the two never meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dsv4_kernels import kernel_store
+from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.kernel_store import CompiledKernel, KernelArgument
+from dsv4_kernels.registry import VARIANTS, KernelVariant
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a variant, its number from 1, and how many there are, before it is compiled."""
+
+REGISTERS = 512
+"""Vector registers of a SIMD lane on gfx950, shared by at most 8 waves in blocks of 8."""
+
+_TYPES = {
+    "q_ptr": "*u8",
+    "q_scale_ptr": "*u8",
+    "payload_ptr": "*u8",
+    "scale_ptr": "*u8",
+    "table_ptr": "*ki32",
+    "weights_ptr": "*bf16",
+    "seq_ptr": "*i32",
+    "starts_ptr": "*i32",
+    "ends_ptr": "*i32",
+    "out_ptr": "*fp32",
+    "rows": "i32",
+    "payload_stride": "i64",
+    "scale_stride": "i64",
+    "stride_table": "i32",
+    "stride_weights": "i32",
+    "stride_out": "i32",
+    "weight_scale": "fp32",
+    "split_shift": "i32",
+}
+_ALIGNED = ("q_ptr", "q_scale_ptr", "payload_ptr", "scale_ptr", "weights_ptr")
+_ARGUMENT = re.compile(r"\.offset:\s+(\d+)\s+\.size:\s+(\d+)\s+\.value_kind:\s+(\w+)")
+
+
+def build(
+    directory: Path,
+    *,
+    arch: str = "gfx950",
+    variants: Sequence[KernelVariant] = VARIANTS,
+    progress: Progress | None = None,
+) -> list[CompiledKernel]:
+    """Compile `variants` into `directory` (made if missing) and write `kernels.json` there. About two seconds each."""
+    chosen = [v for v in variants if v.arch == arch]
+    if not chosen:
+        raise ArgumentError("arch", repr(arch), " or ".join(sorted({v.arch for v in variants})) or "a listed variant's")
+    directory.mkdir(parents=True, exist_ok=True)
+    kernels = []
+    for number, variant in enumerate(chosen, 1):
+        if progress is not None:
+            progress(variant.name, number, len(chosen))
+        kernels.append(_build_one(directory, variant))
+    kernel_store.write(directory, kernels)
+    return kernels
+
+
+def _build_one(directory: Path, variant: KernelVariant) -> CompiledKernel:
+    compiled = _compile(variant)
+    code: bytes = compiled.asm["hsaco"]
+    assembly: str = compiled.asm["amdgcn"]
+    file = f"{variant.name}.hsaco"
+    (directory / file).write_bytes(code)
+    vgpr = _number(assembly, "vgpr_count")
+    return CompiledKernel(
+        name=variant.name,
+        backend=variant.backend,
+        arch=variant.arch,
+        heads=variant.heads,
+        rows=variant.rows,
+        file=file,
+        sha256=hashlib.sha256(code).hexdigest(),
+        symbol=compiled.metadata.name,
+        threads=64 * compiled.metadata.num_warps,
+        arguments=_arguments(assembly),
+        argument_bytes=_number(assembly, "kernarg_segment_size"),
+        vgpr=vgpr,
+        agpr=_number(assembly, "agpr_count"),
+        sgpr=_number(assembly, "sgpr_count"),
+        lds=compiled.metadata.shared,
+        scratch=_number(assembly, "private_segment_fixed_size"),
+        spills=_number(assembly, "vgpr_spill_count") + _number(assembly, "sgpr_spill_count"),
+        occupancy=min(8, REGISTERS // (-(-vgpr // 8) * 8)),
+        compiler=_compiler(),
+    )
+
+
+def _compile(variant: KernelVariant) -> Any:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
+
+    names = paged_logits_kernel.arg_names
+    constants = {
+        "HEADS": variant.heads,
+        "COLUMNS": max(4, variant.heads // 16),
+        "R": variant.rows,
+        "SHARED": variant.shared,
+        "WINDOWED": variant.windowed,
+        "FAST": variant.fast,
+        "DENSE": variant.dense,
+    }
+    source = GluonASTSource(
+        paged_logits_kernel,
+        {name: _TYPES.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in _ALIGNED},
+    )
+    target = GPUTarget("hip", variant.arch, 64)
+    return triton.compile(source, target=target, options={"num_warps": 1, "enable_fp_fusion": True})
+
+
+def _compiler() -> str:
+    import triton
+
+    return f"triton {triton.__version__}"
+
+
+def _number(assembly: str, key: str) -> int:
+    found = re.search(rf"\.{key}:\s+(\d+)", assembly)
+    if found is None:
+        raise ValueError(f"the compiler's metadata has no .{key}")
+    return int(found.group(1))
+
+
+def _arguments(assembly: str) -> tuple[KernelArgument, ...]:
+    """Arguments in order; those that Triton appends (scratch pointers, unused here) have no name."""
+    listed = [(int(o), int(s)) for o, s, kind in _ARGUMENT.findall(assembly) if not kind.startswith("hidden_")]
+    named = list(_TYPES.items())
+    arguments = []
+    for i, (offset, size) in enumerate(listed):
+        name, type_ = named[i] if i < len(named) else ("", "*u8")
+        kind = "pointer" if type_.startswith("*") else type_
+        arguments.append(KernelArgument(name, kind, offset, size))
+    return tuple(arguments)
