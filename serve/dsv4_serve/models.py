@@ -32,6 +32,8 @@ def model_directory(model: Model) -> Path:
 def prepare_model(model: Model) -> Path:
     """The complete directory. PreflightError: not a model's; CommandError: it cannot be written."""
     directory = model_directory(model)
+    if model.tiny_seed is not None and directory != TRAINED_TINY:
+        log.warning("no trained weights at %s: random ones serve, and their answers are noise", TRAINED_TINY)
     if model.tiny_seed is not None and not directory.exists():
         log.info("writing the tiny model to %s (once)", directory)
         write_tiny(directory, model.tiny_seed)

@@ -40,7 +40,7 @@ class Indexer:
         self._wq_b = Projection(weights[prefix + "wq_b.weight"])
         self._key_norm = weights[prefix + "compressor.norm.weight"]
         self._weight_scale = self._dim**-0.5 * self._heads**-0.5
-        self._ablated = ablated
+        self.ablated = ablated
         self.compressor = Compressor(RATIO, self._dim, weights[prefix + "compressor.ape"], slots)
         self.input_projections = [
             weights[prefix + "compressor.wkv.weight"],
@@ -65,7 +65,7 @@ class Indexer:
         every = torch.arange(self._top_k)
         chosen = every.masked_fill(every >= lengths[:, None], -1)
         scored = lengths > self._top_k
-        if bool(scored.any()) and not self._ablated:
+        if bool(scored.any()) and not self.ablated:
             self._score(chosen, scored, lengths, latent, head_weights, batch)
         return chosen
 

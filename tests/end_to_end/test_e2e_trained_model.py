@@ -1,0 +1,79 @@
+"""The committed model through the whole server: it answers from 3,000 tokens back, through the FP4 index alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from dsv4_serve.engines.embedded.request import SamplingParams
+from dsv4_serve.engines.embedded.tokenizer import load_tokenizer
+from embedded.engine_harness import complete, running_engine, tokens
+from serve.harness import COMMAND, Launcher
+
+TRAINED = Path(__file__).resolve().parents[2] / "configs" / "models" / "tiny-v4"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(scope="module")
+def trained() -> Iterator[Launcher]:
+    with Launcher(TRAINED, ["--profile", "tiny"], command=COMMAND) as running:
+        yield running
+
+
+def document(count: int, seed: int) -> dict[str, str]:
+    """Distinct three-letter keys with three-digit values, in order."""
+    dice = random.Random(seed)
+    keys: dict[str, str] = {}
+    while len(keys) < count:
+        keys["".join(dice.choices(LETTERS, k=3))] = f"{dice.randrange(1000):03}"
+    return keys
+
+
+def as_text(records: dict[str, str]) -> str:
+    return "Records:\n" + "".join(f"{key}:{value}\n" for key, value in records.items())
+
+
+@pytest.mark.slow
+def test_it_looks_up_records_over_a_3000_token_document(trained: Launcher) -> None:
+    records = document(375, seed=1)
+    keys = list(records)
+    # From the oldest record, 3,000 tokens back, to one just outside the window.
+    asked = [keys[place] for place in (0, 60, 150, 240, 330)]
+    right = 0
+    with openai.OpenAI(base_url=trained.url + "/v1", api_key="unused", max_retries=0) as client:
+        for key in asked:
+            messages: Any = [{"role": "user", "content": f"{as_text(records)}\nWhat is the value of {key}?"}]
+            answer = client.chat.completions.create(model=TRAINED.name, messages=messages, temperature=0, max_tokens=24)
+            assert answer.usage is not None
+            assert answer.usage.prompt_tokens > 3000
+            assert answer.choices[0].finish_reason == "stop"
+            right += records[key] in (answer.choices[0].message.content or "")
+    assert right == len(asked)
+
+
+@pytest.mark.slow
+def test_without_the_index_it_cannot() -> None:
+    """The same question with the index ablated: only window, summaries and the first entries are left."""
+    records = document(200, seed=2)
+    key = list(records)[120]
+    tokenizer = load_tokenizer(TRAINED)
+    text = f"<｜User｜>{as_text(records)}\nWhat is the value of {key}?<｜Assistant｜></think>"
+    ids = [0, *tokenizer.encode_markup(text)]
+
+    async def answer(ablated: bool) -> str:
+        async with running_engine(TRAINED) as engine:
+            if ablated:
+                for layer in engine.model.layers:
+                    if layer.attention.indexer is not None:
+                        layer.attention.indexer.ablated = True
+            params = SamplingParams(max_tokens=12, temperature=0.0, stop_token_ids=frozenset({1}))
+            return b"".join(tokenizer.bytes_of(t) for t in tokens(await complete(engine, ids, params))).decode()
+
+    assert records[key] in asyncio.run(answer(ablated=False))
+    assert records[key] not in asyncio.run(answer(ablated=True))
