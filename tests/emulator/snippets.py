@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from triton.backends.amd.compiler import assemble_amdgcn
 
-from emulator.kernel_text import Words, run_lanes
+from emulator.kernel_text import Words, kernel_from, run_lanes
 from emulator.values import round_fraction, signed
-from gfx950_emulator import Options
+from gfx950_emulator import LaunchRecord, Options, run
 
 NAN = math.nan
 
@@ -36,6 +36,14 @@ def execute(
     """`run_lanes` on a snippet that LLVM assembles, so that no test exercises invented syntax."""
     assemble(body)
     return run_lanes(body, inputs, outputs, lds, scratch, options)
+
+
+def execute_on_buffers(body: str, buffers: Sequence[npt.NDArray[Any]], lds: int = 0, scratch: int = 0) -> LaunchRecord:
+    """Run a snippet on one wave; s[10:11], s[12:13], ... hold the addresses of `buffers`, v0 the lane."""
+    assemble(body)
+    lines = [f"s_load_dwordx2 s[{10 + 2 * i}:{11 + 2 * i}], s[0:1], {8 * i:#x}" for i in range(len(buffers))]
+    text = "\n".join([*lines, "s_waitcnt lgkmcnt(0)", *body.strip().splitlines()])
+    return run(kernel_from(text, len(buffers), lds, scratch), None, (1, 1, 1), (64, 1, 1), buffers)
 
 
 def pair(low: Words, high: Words) -> Words:
