@@ -93,7 +93,10 @@ async def _verify_effective(front: Front) -> None:
         effective = await front.adapter.effective(front.client)
     except EngineUnreachableError as error:
         raise EngineNotReadyError(f"the engine does not say what it runs: {error}") from error
-    differences = front.adapter.differences(front.settings.profile, effective)
+    profile = front.settings.profile
+    strict = profile.model_copy(update={"flags": profile.flags | {"DSV4_ALLOW_FALLBACK": False}})
+    front.metrics.not_effective(len(front.adapter.differences(strict, effective)))
+    differences = front.adapter.differences(profile, effective)
     if differences:
         raise EngineNotReadyError(f"the engine does not run what was asked for: {'; '.join(differences)}")
     phases = effective.get("startup_phases", {})

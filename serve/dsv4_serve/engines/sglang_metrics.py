@@ -37,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     Rule("sglang:swa_used_tokens", "dsv4_kv_used_tokens", WINDOW),
     Rule("sglang:swa_evictable_tokens", "dsv4_kv_used_tokens", WINDOW),
     Rule("sglang:hicache_host_used_tokens", "dsv4_kv_used_tokens", HOST),
+    Rule("sglang:kv_evictable_tokens", "dsv4_kv_evictable_tokens", MAIN),
     Rule("sglang:prompt_tokens_total", "dsv4_prompt_tokens_total"),
     Rule("sglang:cached_tokens_total", "dsv4_cached_tokens_total", {"tier": "gpu"}, {"cache_source": "device"}),
     Rule("sglang:cached_tokens_total", "dsv4_cached_tokens_total", {"tier": "host"}, {"cache_source": "host"}),

@@ -11,6 +11,15 @@ Provider = Literal["launcher", "embedded", "sglang"]
 REGIONS = ("main", "c4", "c128", "index_payload", "index_scale", "state", "window")
 TIERS = ("gpu", "host", "disk")
 
+PROMPT_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+"""Prompts are told apart by the first of these bounds that is not below their length in tokens."""
+BEYOND = "more"
+
+
+def length_label(prompt_tokens: int) -> str:
+    """The value of `length` for a prompt: its bound of PROMPT_LENGTHS, or BEYOND. Buckets do not overlap."""
+    return next((str(bound) for bound in PROMPT_LENGTHS if prompt_tokens <= bound), BEYOND)
+
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
@@ -54,6 +63,14 @@ NAMES: tuple[MetricName, ...] = (
         "tokens in the pool, cached ones included",
         "sglang",
     ),
+    _engine(
+        "dsv4_kv_evictable_tokens",
+        "gauge",
+        ("region", "tier"),
+        "tokens",
+        "cached tokens in the pool that no running request holds",
+        "sglang",
+    ),
     _engine("dsv4_kv_bytes_per_token", "gauge", ("region",), "bytes", "bytes that one token of context costs"),
     _engine("dsv4_prompt_tokens_total", "counter", (), "tokens", "prompt tokens of admitted requests", "sglang"),
     _engine(
@@ -63,6 +80,20 @@ NAMES: tuple[MetricName, ...] = (
         "tokens",
         "prompt tokens that came from a prefix cache",
         "sglang",
+    ),
+    _engine(
+        "dsv4_prompt_tokens_by_length_total",
+        "counter",
+        ("length",),
+        "tokens",
+        "prompt tokens of admitted requests by the length of their prompt",
+    ),
+    _engine(
+        "dsv4_cached_tokens_by_length_total",
+        "counter",
+        ("length", "tier"),
+        "tokens",
+        "prompt tokens that came from a prefix cache by the length of their prompt",
     ),
     _engine("dsv4_generated_tokens_total", "counter", (), "tokens", "generated tokens", "sglang"),
     _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch", "sglang"),
@@ -75,6 +106,7 @@ NAMES: tuple[MetricName, ...] = (
         "running requests that gave up their pages and waited",
         "sglang",
     ),
+    _engine("dsv4_nonfinite_logits_total", "counter", (), "requests", "requests ended because of a NaN or an infinity"),
     _engine(
         "dsv4_time_to_first_token_seconds",
         "histogram",
@@ -111,6 +143,18 @@ NAMES: tuple[MetricName, ...] = (
         "requests to /v1/* by the status they ended with",
     ),
     _launcher("dsv4_startup_phase_seconds", "gauge", ("phase",), "seconds", "duration of a phase of start-up"),
+    _launcher("dsv4_start_time_seconds", "gauge", (), "seconds", "when the launcher started, in seconds since 1970"),
+    _launcher(
+        "dsv4_requested_not_effective",
+        "gauge",
+        (),
+        "settings",
+        "settings that were asked for and are not in effect, tolerated ones included",
+    ),
+    _launcher("dsv4_device_memory_total_bytes", "gauge", ("device",), "bytes", "device memory that the driver manages"),
+    _launcher(
+        "dsv4_device_memory_used_bytes", "gauge", ("device",), "bytes", "device memory in use, as the driver sees it"
+    ),
     _launcher("dsv4_front_inflight_requests", "gauge", (), "requests", "requests between the front and the engine"),
     _launcher(
         "dsv4_front_first_byte_seconds",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
+from dsv4_serve.metrics.device_memory import DeviceMemoryCollector
 from dsv4_serve.metrics.names import BY_NAME
 
 # From one proxied loopback round trip to a long prompt on a CPU.
@@ -20,10 +22,22 @@ class LauncherMetrics:
         self.registry = CollectorRegistry()
         self.requests: Counter = self._make(Counter, "dsv4_requests_total")
         self.startup_phase: Gauge = self._make(Gauge, "dsv4_startup_phase_seconds")
+        self.start_time: Gauge = self._make(Gauge, "dsv4_start_time_seconds")
+        # Wall time: two starts of one server must differ, whatever the monotonic clock of each says.
+        self.start_time.set(time.time())
+        self._not_effective: Gauge | None = None
+        self.registry.register(DeviceMemoryCollector())
         self.inflight: Gauge = self._make(Gauge, "dsv4_front_inflight_requests")
         self.first_byte: Histogram = self._make(Histogram, "dsv4_front_first_byte_seconds", buckets=SECONDS_BUCKETS)
         self.refused: Counter = self._make(Counter, "dsv4_engine_metrics_refused_total")
         self.engine_up: Gauge = self._make(Gauge, "dsv4_engine_up")
+
+    def not_effective(self, settings: int) -> None:
+        """The engine was asked what it runs: this many requested settings are not in effect."""
+        if self._not_effective is None:
+            # Made on first use: a gauge without labels would show a 0 that nobody has checked.
+            self._not_effective = self._make(Gauge, "dsv4_requested_not_effective")
+        self._not_effective.set(settings)
 
     def _make(self, kind: type[Any], name: str, **options: Any) -> Any:
         entry = BY_NAME[name]

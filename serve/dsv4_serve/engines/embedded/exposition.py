@@ -36,6 +36,8 @@ class StateCollector:
         tokens = GaugeMetricFamily("dsv4_kv_capacity_tokens", "tokens that the pool holds", labels=labels)
         size = GaugeMetricFamily("dsv4_kv_capacity_bytes", "bytes that the pool occupies", labels=labels)
         used = GaugeMetricFamily("dsv4_kv_used_tokens", "tokens in the pool, cached ones included", labels=labels)
+        idle = GaugeMetricFamily("dsv4_kv_evictable_tokens", "cached tokens that no request holds", labels=labels)
+        idle.add_metric(["main", TIER], self._cache.evictable_pages * self._pools.page_tokens)
         each = GaugeMetricFamily("dsv4_kv_bytes_per_token", "bytes of one token in the pool", labels=["region"])
         used_tokens = self._pools.used_tokens()
         for region in self._pools.regions():
@@ -43,7 +45,7 @@ class StateCollector:
             size.add_metric([region.name, TIER], region.bytes)
             used.add_metric([region.name, TIER], used_tokens[region.name])
             each.add_metric([region.name], region.bytes_per_token)
-        yield from (tokens, size, used, each)
+        yield from (tokens, size, used, idle, each)
 
 
 def _kernel_families() -> Iterator[Metric]:

@@ -49,6 +49,7 @@ class RadixCache:
         self._pools, self._enabled = pools, enabled
         self._root = Node((), 0, None)
         self._clock = itertools.count(1)
+        self._unheld = 0
 
     def match(self, token_ids: Sequence[int]) -> Hit:
         """The longest usable cached prefix that leaves at least one token to compute; its nodes are held."""
@@ -68,6 +69,7 @@ class RadixCache:
 
     def hold(self, node: Node) -> None:
         """A running request uses this node."""
+        self._unheld -= node.users == 0
         node.users += 1
         node.used_at = next(self._clock)
 
@@ -77,6 +79,7 @@ class RadixCache:
             if node.users < 1:
                 raise RuntimeError(f"page {node.page} was released but has no user")
             node.users -= 1
+            self._unheld += node.users == 0
             node.used_at = next(self._clock)
 
     def insert(self, parent: Node | None, token_ids: Sequence[int], page: int) -> Node:
@@ -91,6 +94,7 @@ class RadixCache:
         if node is None:
             node = Node(key, page, above)
             above.children[key] = node
+            self._unheld += 1
         else:
             self._pools.pages.give(page)
         self.hold(node)
@@ -122,8 +126,8 @@ class RadixCache:
 
     @property
     def evictable_pages(self) -> int:
-        """Pages that no running request holds (directly or through a deeper one)."""
-        return sum(1 for node in self.nodes() if node.users == 0)
+        """Pages that no running request holds (directly or through a deeper one). Any thread may read it."""
+        return self._unheld
 
     @property
     def enabled(self) -> bool:
@@ -150,6 +154,7 @@ class RadixCache:
         assert node.parent is not None
         self._drop_tail(node)
         self._pools.pages.give(node.page)
+        self._unheld -= 1
         del node.parent.children[node.key]
 
     def _drop_tail(self, node: Node) -> None:

@@ -99,6 +99,9 @@ class Scheduler:
         held = sum(node.users for node in self._cache.nodes())
         if held != sum(len(r.nodes) for r in self.running):
             raise RuntimeError(f"the prefix cache counts {held} uses, the running requests hold another number")
+        unheld = sum(node.users == 0 for node in self._cache.nodes())
+        if unheld != self._cache.evictable_pages:
+            raise RuntimeError(f"{unheld} pages are held by no request, the prefix cache counts another number")
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self._options.max_running_requests:
@@ -191,6 +194,7 @@ class Scheduler:
         for request, ok in zip(requests, finite, strict=True):
             if not ok:
                 self._stop_running(request)
+                self._statistics.nonfinite()
                 request.sink(EngineError("the model produced non-finite logits for this request"))
         live = [(row, r) for row, (r, ok) in enumerate(zip(requests, finite, strict=True)) if ok]
         choices = sample(

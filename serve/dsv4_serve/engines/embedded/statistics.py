@@ -6,6 +6,8 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from dsv4_serve.metrics.names import length_label
+
 from .running import Request
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -24,6 +26,11 @@ class EngineStatistics:
         self._prompt = counter("dsv4_prompt_tokens", "prompt tokens of admitted requests")
         self._cached = counter("dsv4_cached_tokens", "prompt tokens that came from a prefix cache", ("tier",))
         self._cached.labels("gpu")
+        self._prompt_by_length = counter("dsv4_prompt_tokens_by_length", "the same by prompt length", ("length",))
+        self._cached_by_length = counter(
+            "dsv4_cached_tokens_by_length", "the same by prompt length", ("length", "tier")
+        )
+        self._nonfinite = counter("dsv4_nonfinite_logits", "requests ended because of a NaN or an infinity")
         self._generated = counter("dsv4_generated_tokens", "generated tokens")
         self._retracted = counter("dsv4_retracted_requests", "running requests that gave their pages back and waited")
         self._first = Histogram(
@@ -43,6 +50,13 @@ class EngineStatistics:
         """A request started for the first time."""
         self._prompt.inc(prompt_tokens)
         self._cached.labels("gpu").inc(cached_tokens)
+        length = length_label(prompt_tokens)
+        self._prompt_by_length.labels(length).inc(prompt_tokens)
+        self._cached_by_length.labels(length, "gpu").inc(cached_tokens)
+
+    def nonfinite(self) -> None:
+        """A request ended because its logits were not all finite."""
+        self._nonfinite.inc()
 
     def generated(self, request: Request) -> None:
         """A request got a token."""
