@@ -126,7 +126,10 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
                         stride_weights, stride_out, weight_scale, split_shift,
                         HEADS: gl.constexpr, COLUMNS: gl.constexpr, R: gl.constexpr, SHARED: gl.constexpr,
                         WINDOWED: gl.constexpr, FAST: gl.constexpr, DENSE: gl.constexpr):
-    """Grid (ceil(rows / R), 2 ** split_shift), one wave each; `ops.paged_logits` says what is computed."""
+    """Grid (ceil(rows / R), 2 ** split_shift), one wave each; `ops.paged_logits` says what is computed.
+
+    `payload_stride` is the distance of two pages in units of 16 bytes, `scale_stride` in words of 4.
+    """
     MFMA: gl.constexpr = gl.amd.AMDMFMALayout(
         version=4, instr_shape=[16, 16, 128], transposed=False, warps_per_cta=[1, 1]
     )

@@ -20,7 +20,8 @@ def load_tile(payload_ptr, page, T: gl.constexpr, offsets, stride, DENSE: gl.con
     if DENSE:
         base = payload_ptr + page * 4096
     else:
-        base = payload_ptr + page * stride
+        # In units of 16 bytes, so that the compiler knows a lane's 16 bytes to be aligned.
+        base = payload_ptr + page * stride * 16
     return gl.load(base + T * 256 + offsets)
 
 
@@ -30,7 +31,7 @@ def load_scales(scale_words_ptr, page, offsets, stride, DENSE: gl.constexpr):
     if DENSE:
         return gl.load(scale_words_ptr + page * 64 + offsets)
     else:
-        return gl.load(scale_words_ptr + page * (stride // 4) + offsets)
+        return gl.load(scale_words_ptr + page * stride + offsets)
 
 
 @gluon.jit

@@ -182,6 +182,7 @@ def paged_logits(
         WINDOWED=starts is not None,
         **layout_constants(pool.spec.layout),
         num_warps=4,
+        num_stages=1,
         enable_fp_fusion=True,
     )
     return out
