@@ -1,4 +1,4 @@
-"""The hit rate by prompt length, from counters: exactly zero for disjoint prompts, the exact share for repeated ones."""
+"""The hit rate by prompt length, from counters: zero for disjoint prompts, the exact share for repeated ones."""
 
 from __future__ import annotations
 
