@@ -14,6 +14,8 @@ from dsv4_serve import kernels_command, patches_command, pins_command
 from dsv4_serve.errors import CommandError
 from dsv4_serve.toggle_options import with_toggles
 
+PATCH_PROOF = Path("/usr/share/dsv4-rocm/patches.json")
+
 app = typer.Typer(
     help="Serve DeepSeek-V4 and V4.1 with the FP4 indexer.",
     no_args_is_help=True,
@@ -46,6 +48,7 @@ def serve(
     startup_seconds: Annotated[float, typer.Option(help="how long the engine may take to become ready")] = 1800.0,
     max_inflight: Annotated[int, typer.Option(help="requests under way above which 429 is answered")] = 512,
     max_body_mib: Annotated[int, typer.Option(help="largest request body in MiB")] = 32,
+    preflight: Annotated[bool, typer.Option(help="on gfx950: check the machine, the model and the image first")] = True,
 ) -> int:
     """Start the engine of a profile and serve the OpenAI API in front of it."""
     from dsv4_serve.api_keys import load_api_keys
@@ -69,7 +72,8 @@ def serve(
     if dry_run:
         _print_plan(plan.describe(), as_json)
         return 0
-    return _serve(settings, plan.warnings, verbose)
+    checked = plan if preflight and plan.profile.hardware.arch == "gfx950" else None
+    return _serve(settings, plan.warnings, verbose, checked)
 
 
 @app.command("tiny-model")
@@ -112,6 +116,23 @@ def plan(
     return 0
 
 
+@app.command("preflight")
+@with_toggles
+def preflight_verb(
+    toggles: dict[str, str],
+    proof: Annotated[Path, typer.Option(help="the image's record of patches")] = PATCH_PROOF,
+    root: Annotated[Path, typer.Option(help="directory that stands for /", hidden=True)] = Path("/"),
+    remove_stale_locks: Annotated[
+        bool, typer.Option("--remove-stale-locks", help="first delete locks of kernel caches that no process holds")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Check the machine, the model and the image for a profile. Exit code 3 when a check fails."""
+    from dsv4_serve.preflight_command import run_preflight
+
+    return run_preflight(toggles, proof, root, remove_stale_locks, as_json)
+
+
 def main() -> None:
     """Entry point: every failure ends in one message and the contract's exit code, never in a traceback."""
     try:
@@ -128,7 +149,7 @@ def main() -> None:
         sys.exit(code or 0)
 
 
-def _serve(settings: Any, warnings: tuple[str, ...], verbose: bool) -> int:
+def _serve(settings: Any, warnings: tuple[str, ...], verbose: bool, checked: Any) -> int:
     import logging
 
     from dsv4_serve.engines.select import ADAPTERS
@@ -141,6 +162,11 @@ def _serve(settings: Any, warnings: tuple[str, ...], verbose: bool) -> int:
         log.warning("%s", warning)
     if not settings.loopback and not settings.api_keys:
         log.warning("listening on %s without an API key; --api-keys-file sets some", settings.host)
+    if checked is not None:
+        from dsv4_serve.preflight.machine import Machine
+        from dsv4_serve.preflight.run import require_preflight
+
+        require_preflight(checked, os.environ, Machine.here(), log.info)
     model_dir = prepare_model(settings.profile.model)
     return run_server(settings, ADAPTERS[settings.profile.engine.name], model_dir, warnings)
 

@@ -1,0 +1,57 @@
+"""Checks of the GPUs and of the limits that a container sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsv4_serve.planner.quantity import written
+from dsv4_serve.preflight.machine import Machine
+from dsv4_serve.preflight.result import Result, fail, ok, require
+from dsv4_serve.profiles.schema import Profile
+
+IDLE_VRAM = 0.1
+IDLE_BUSY_PERCENT = 10
+SHM = 8 << 30
+"""Tensor-parallel ranks exchange their buffers through /dev/shm."""
+MEMLOCK = 64 << 30
+
+
+def hardware_checks(profile: Profile, machine: Machine) -> Iterator[Result]:
+    """Architecture, access, idle devices, limits; nothing for a profile of a CPU."""
+    if profile.hardware.arch != "gfx950":
+        return
+    yield architecture(profile, machine)
+    error = machine.kfd_error()
+    accepted = "a device that this user may open: pass it in, with the numeric groups of the host's render and video"
+    yield require("/dev/kfd", error is None, f"open read-write: {error or 'fine'}", accepted)
+    yield idle(profile, machine)
+    yield require("shared memory", machine.shm >= SHM, written(machine.shm), f"{written(SHM)} or more (shm_size)")
+    limit = "unlimited" if machine.memlock is None else written(machine.memlock)
+    enough = machine.memlock is None or machine.memlock >= MEMLOCK
+    yield require("locked memory", enough, limit, f"unlimited, or {written(MEMLOCK)} or more (ulimits: memlock)")
+
+
+def architecture(profile: Profile, machine: Machine) -> Result:
+    """Exactly the profile's architecture, on as many GPUs as it names: near ones miscompute in silence."""
+    arch, wanted = profile.hardware.arch, profile.hardware.devices
+    gpus = machine.gpus()
+    others = sorted({gpu.arch for gpu in gpus} - {arch})
+    found = f"{len(gpus)} GPUs" + (f", among them {', '.join(others)}" if others else f" of {arch}" if gpus else "")
+    return require("architecture", len(gpus) >= wanted and not others, found, f"{wanted} or more GPUs, all {arch}")
+
+
+def idle(profile: Profile, machine: Machine) -> Result:
+    """Nobody else's memory or work on the GPUs: it would be taken for ours in sizing."""
+    gpus = machine.gpus()
+    taken = [
+        f"GPU {gpu.node}: {written(gpu.vram_used)} of {written(gpu.vram_total)} used, {gpu.busy_percent} % busy"
+        for gpu in gpus
+        if gpu.vram_used > IDLE_VRAM * gpu.vram_total or gpu.busy_percent > IDLE_BUSY_PERCENT
+    ]
+    unread = [gpu.node for gpu in gpus if not gpu.vram_total]
+    if unread:
+        return fail("idle GPUs", f"the VRAM of GPU {', '.join(unread)} cannot be read", "readable /sys/class/drm")
+    if taken:
+        limits = f"at most {IDLE_VRAM:.0%} of VRAM used and {IDLE_BUSY_PERCENT} % busy"
+        return fail("idle GPUs", "; ".join(taken), limits)
+    return ok("idle GPUs", f"{len(gpus)} idle")

@@ -1,0 +1,59 @@
+"""All checks of a profile on a machine, in the order in which an operator would repair them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from dsv4_serve.errors import CommandError, PreflightError
+from dsv4_serve.plan import Plan, make_plan
+from dsv4_serve.preflight.hardware import hardware_checks
+from dsv4_serve.preflight.machine import Machine
+from dsv4_serve.preflight.memory import memory_checks
+from dsv4_serve.preflight.model import model_checks
+from dsv4_serve.preflight.result import Result, fail, ok
+from dsv4_serve.preflight.software import PATCH_PROOF, cache_folders, remove_stale_locks, software_checks
+
+Tell = Callable[[str], None]
+
+
+def preflight(
+    environ: Mapping[str, str],
+    toggles: Mapping[str, str],
+    machine: Machine,
+    proof: Path = PATCH_PROOF,
+) -> Iterator[Result]:
+    """Results as they come. Flags that nobody can resolve end it: nothing else could be checked against them."""
+    try:
+        plan = make_plan(environ, toggles)
+    except CommandError as error:
+        yield fail("flags", str(error), "toggles that are known, do not conflict and that the engine honours")
+        return
+    yield from checks_of(plan, environ, machine, proof)
+
+
+def checks_of(plan: Plan, environ: Mapping[str, str], machine: Machine, proof: Path = PATCH_PROOF) -> Iterator[Result]:
+    """The checks behind the flags."""
+    asked = ", ".join(str(setting) for setting in plan.resolved.asked()) or "defaults"
+    yield ok("flags", asked)
+    for warning in plan.warnings:
+        yield Result("flags", "warn", warning)
+    yield from hardware_checks(plan.profile, machine)
+    yield from model_checks(plan.profile)
+    yield from memory_checks(plan.profile, machine)
+    yield from software_checks(plan.profile, environ, proof)
+
+
+def require_preflight(plan: Plan, environ: Mapping[str, str], machine: Machine, tell: Tell) -> None:
+    """What `dsv4 serve` does first on gfx950: delete stale locks, then check. PreflightError names what failed."""
+    for path in remove_stale_locks(cache_folders(environ)):
+        tell(f"removed {path}, a lock that no process held")
+    results = []
+    for result in checks_of(plan, environ, machine):
+        tell(f"preflight: {result.level}: {result.name}: {result.found}")
+        results.append(result)
+    failed = [result for result in results if result.level == "fail"]
+    if failed:
+        lines = "\n".join(f"  {each.name}: {each.found}; accepted: {each.accepted}" for each in failed)
+        name = plan.profile.name
+        raise PreflightError(f"this machine cannot serve profile {name} (--no-preflight starts anyway):\n{lines}")

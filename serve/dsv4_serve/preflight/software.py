@@ -1,0 +1,149 @@
+"""Checks of what is installed: AITER's names for each flag, the proof of patches, locks that a dead process left."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dsv4_serve.preflight.result import Result, fail, ok
+from dsv4_serve.profiles.schema import Profile
+
+PATCH_PROOF = Path("/usr/share/dsv4-rocm/patches.json")
+"""Written by `dsv4 patches verify --record` when the image is built."""
+LOCK_PATTERNS = ("*.lock", "lock", "lock_*")
+CACHES = {
+    "AITER_JIT_DIR": "~/.aiter/jit",
+    "TRITON_CACHE_DIR": "~/.triton/cache",
+    "FLYDSL_RUNTIME_CACHE_DIR": "~/.flydsl",
+}
+IMPORT_SECONDS = 300.0
+
+FP4 = (
+    ("aiter", "rope_rotate_activation", ("out_scale", "group_size", "shuffle_scale", "do_rotate_act")),
+    ("aiter", "rmsnorm_rope_rotate_activation_fp4quant_kvcache", ("kv_block_size", "group_size", "shuffle_scale")),
+    ("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4", ("next_n", "cta_info", "total_ctas", "weight_scale")),
+    ("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4_prefill", ("cta_info", "n_ctas", "weight_scale")),
+)
+ROWGROUP = (
+    ("aiter.ops.flydsl", "make_fp4_mqa_plan", ("num_seqs", "page_size", "pages_per_block")),
+    ("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4", ("row_ends", "query_start_loc", "plan")),
+)
+Symbol = tuple[str, str, tuple[str, ...]]
+"""A module, a function in it, and parameters that we pass by name."""
+
+PROBE = """
+import importlib, inspect, json, sys
+missing = []
+for module, name, parameters in json.loads(sys.argv[1]):
+    try:
+        function = getattr(importlib.import_module(module), name)
+        known = inspect.signature(function).parameters
+    except Exception as error:
+        missing.append(f"{module}.{name}: {type(error).__name__}: {error}")
+        continue
+    free = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    missing += [f"{module}.{name}: no parameter {p}" for p in parameters if p not in known and not free]
+print("dsv4-symbols:" + json.dumps(missing))
+"""
+
+
+def software_checks(profile: Profile, environ: Mapping[str, str], proof: Path = PATCH_PROOF) -> Iterator[Result]:
+    """Nothing for a profile of a CPU."""
+    if profile.hardware.arch != "gfx950":
+        return
+    yield aiter_symbols(needed_symbols(profile))
+    yield patch_proof(proof)
+    yield stale_locks(cache_folders(environ))
+
+
+def needed_symbols(profile: Profile) -> tuple[Symbol, ...]:
+    """AITER's functions that the profile's flags reach."""
+    fp4 = profile.indexer.dtype == "fp4" or profile.kv_layout == "v41"
+    grouped = bool(profile.flags.get("DSV4_ROWGROUP") or profile.flags.get("DSV4_PAGE8"))
+    return (FP4 if fp4 else ()) + (ROWGROUP if grouped else ())
+
+
+def aiter_symbols(symbols: tuple[Symbol, ...]) -> Result:
+    """Import and signature of each function, in a process of its own; no version is compared."""
+    if not symbols:
+        return ok("AITER", "nothing of it is asked for")
+    command = [sys.executable, "-c", PROBE, json.dumps(symbols)]
+    accepted = "an AITER with these names; or switch off the flag that needs them"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=IMPORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return fail("AITER", f"its import did not end within {IMPORT_SECONDS:g} s", accepted)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("dsv4-symbols:")]
+    if not lines:
+        last = (done.stderr.strip() or "no output").splitlines()[-1]
+        return fail("AITER", f"its import ended with status {done.returncode}: {last}", accepted)
+    missing = json.loads(lines[-1].removeprefix("dsv4-symbols:"))
+    return fail("AITER", "; ".join(missing), accepted) if missing else ok("AITER", f"{len(symbols)} functions as asked")
+
+
+def patch_proof(path: Path) -> Result:
+    """The record that every patch is in, or was proven unnecessary."""
+    accepted = "an image whose build proved its patches: `dsv4 patches verify --record`"
+    try:
+        rows = json.loads(path.read_text())
+        open_rows = [str(row["patch"]) for row in rows if not row["proven"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return fail("patches", f"{path}: no proof there ({error})", accepted)
+    if open_rows or not rows:
+        return fail("patches", f"not proven: {', '.join(open_rows) or 'no patch is recorded'}", accepted)
+    return ok("patches", f"{len(rows)} proven")
+
+
+def cache_folders(environ: Mapping[str, str]) -> list[Path]:
+    """Folders of compiled kernels, as their variables name them."""
+    return [Path(environ.get(name, default)).expanduser() for name, default in CACHES.items()]
+
+
+def stale_locks(folders: list[Path]) -> Result:
+    """Locks in caches of compiled kernels that no process holds: the next compilation would wait for them for ever."""
+    stale = [path for path in lock_files(folders) if not _held(path)]
+    if stale:
+        named = ", ".join(str(path) for path in stale[:3]) + (f" and {len(stale) - 3} more" if len(stale) > 3 else "")
+        return fail("JIT locks", f"left behind: {named}", "none: --remove-stale-locks deletes them")
+    return ok("JIT locks", "none is left behind")
+
+
+def lock_files(folders: list[Path]) -> list[Path]:
+    """Every lock file under the folders, sorted."""
+    return sorted({path for f in folders for pattern in LOCK_PATTERNS for path in f.rglob(pattern) if path.is_file()})
+
+
+def remove_stale_locks(folders: list[Path]) -> list[Path]:
+    """Delete the locks that nobody holds; those that are gone."""
+    stale = [path for path in lock_files(folders) if not _held(path)]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return stale
+
+
+def _held(path: Path) -> bool:
+    """Whether a living process holds the lock, by flock or by the pid that it wrote."""
+    try:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            owner = file.read(32).strip()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return owner.isdigit() and _alive(int(owner))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

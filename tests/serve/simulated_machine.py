@@ -1,0 +1,104 @@
+"""Simulated machines: a sysfs tree of GPUs, a model's directory, a stand-in AITER, and the proof of patches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsv4_serve.preflight.machine import Machine
+from dsv4_serve.profiles.load import REPOSITORY
+
+HBM = 288 << 30
+AITER = """
+def rope_rotate_activation(out, input, cos, sin, positions, rope_dim, out_scale=None, group_size=None,
+                           shuffle_scale=True, do_rotate_act=True): ...
+def rmsnorm_rope_rotate_activation_fp4quant_kvcache(kvcache, scale, input, norm_weight, cos, sin, positions, slots,
+    epsilon, rope_dim, kv_block_size=16, group_size=32, shuffle_scale=True, do_rotate_act=False): ...
+"""
+FLYDSL = """
+def flydsl_pa_mqa_logits_fp4(q, *, next_n=1, cta_info=None, total_ctas=None, weight_scale=1.0{rowgroup}): ...
+def flydsl_pa_mqa_logits_fp4_prefill(q, *, cta_info=None, n_ctas=None, weight_scale=1.0): ...
+"""
+PLAN = "def make_fp4_mqa_plan(num_seqs, max_qlen, num_rows, heads, page_size, max_seq_len, pages_per_block=1): ...\n"
+
+
+@dataclass
+class Simulated:
+    """A machine that passes every check of v4-pro-tp8, to be spoiled by a test."""
+
+    root: Path
+    memlock: int | None = None
+    shm: int = 16 << 30
+
+    def machine(self) -> Machine:
+        return Machine(self.root, self.memlock, self.shm)
+
+    @property
+    def model(self) -> Path:
+        return self.root / "models" / "DeepSeek-V4-Pro"
+
+    @property
+    def proof(self) -> Path:
+        return self.root / "patches.json"
+
+    def environment(self) -> dict[str, str]:
+        caches = ("AITER_JIT_DIR", "TRITON_CACHE_DIR", "FLYDSL_RUNTIME_CACHE_DIR")
+        return {name: str(self.root / "cache" / name) for name in caches}
+
+    def gpu(self, index: int, version: int = 90500, used: int = 1 << 30, busy: int = 0) -> None:
+        node = self.root / f"sys/class/kfd/kfd/topology/nodes/{index + 1}"
+        node.mkdir(parents=True, exist_ok=True)
+        minor = 128 + index
+        (node / "properties").write_text(f"simd_count 1024\ngfx_target_version {version}\ndrm_render_minor {minor}\n")
+        device = self.root / f"sys/class/drm/renderD{minor}/device"
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "mem_info_vram_total").write_text(f"{HBM}\n")
+        (device / "mem_info_vram_used").write_text(f"{used}\n")
+        (device / "gpu_busy_percent").write_text(f"{busy}\n")
+
+    def available_memory(self, size: int) -> None:
+        (self.root / "proc").mkdir(exist_ok=True)
+        (self.root / "proc/meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:   {size >> 10} kB\n")
+
+    def write_aiter(self, rowgroup: bool = True) -> Path:
+        site = self.root / "site"
+        (site / "aiter/ops/flydsl").mkdir(parents=True, exist_ok=True)
+        (site / "aiter/__init__.py").write_text(AITER)
+        (site / "aiter/ops/__init__.py").write_text("")
+        more = ", row_ends=None, query_start_loc=None, plan=None" if rowgroup else ""
+        (site / "aiter/ops/flydsl/__init__.py").write_text(
+            FLYDSL.replace("{rowgroup}", more) + (PLAN if rowgroup else "")
+        )
+        return site
+
+    def write_model(self, size: int = 1 << 20) -> None:
+        """Two shards that are as long as their headers say, without their bytes on disk."""
+        self.model.mkdir(parents=True, exist_ok=True)
+        geometry = REPOSITORY / "configs/models/DeepSeek-V4-Pro/config.json"
+        (self.model / "config.json").write_text(geometry.read_text())
+        (self.model / "tokenizer.json").write_text("{}")
+        names = [f"model-0000{index}-of-00002.safetensors" for index in (1, 2)]
+        header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+        for name in names:
+            with (self.model / name).open("wb") as file:
+                file.write(len(header).to_bytes(8, "little") + header)
+                file.truncate(8 + len(header) + size)
+        index = {"weight_map": {"a": names[0], "b": names[1]}}
+        (self.model / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def simulate(root: Path) -> Simulated:
+    made = Simulated(root)
+    cpu = root / "sys/class/kfd/kfd/topology/nodes/0"
+    cpu.mkdir(parents=True)
+    (cpu / "properties").write_text("cpu_cores_count 128\ngfx_target_version 0\n")
+    for index in range(8):
+        made.gpu(index)
+    (root / "dev").mkdir()
+    (root / "dev/kfd").touch()
+    made.available_memory(3 << 40)
+    made.write_model(size=410 << 30)
+    made.write_aiter()
+    made.proof.write_text(json.dumps([{"patch": "aiter/k-writer-rows", "proven": True}]))
+    return made

@@ -1,0 +1,322 @@
+"""`dsv4 preflight` on simulated machines: each thing that can be wrong is found, named, and told what would do."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dsv4_serve.preflight.machine import Machine
+from dsv4_serve.preflight.result import Result
+from dsv4_serve.preflight.run import preflight
+from dsv4_serve.preflight.software import aiter_symbols, cache_folders, needed_symbols, remove_stale_locks
+from dsv4_serve.profiles.load import load_profile
+from serve.simulated_machine import Simulated, simulate
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
+    made = simulate(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(made.root / "site"))
+    return made
+
+
+def check(made: Simulated, *words: str, **toggles: str) -> dict[str, Result]:
+    """Results by name, of v4-pro-tp8 with more toggles, and with `words` behind its engine's command."""
+    cli = {"DSV4_PROFILE": "v4-pro-tp8", "DSV4_MODEL": str(made.model)} | toggles
+    if words:
+        path = made.root / "spoiled.yaml"
+        extra = "".join(f'    - "{word}"\n' for word in words)
+        text = Path(load_path()).read_text()
+        path.write_text(text.replace("  extra_args:\n", "  extra_args:\n" + extra))
+        cli["DSV4_PROFILE"] = str(path)
+    return {result.name: result for result in preflight(made.environment(), cli, made.machine(), made.proof)}
+
+
+def load_path() -> str:
+    from dsv4_serve.profiles.load import profile_path
+
+    return str(profile_path("v4-pro-tp8"))
+
+
+def failed(results: dict[str, Result]) -> list[str]:
+    return [name for name, result in results.items() if result.level == "fail"]
+
+
+def test_a_good_machine_passes_every_check(machine: Simulated) -> None:
+    results = check(machine)
+    assert failed(results) == [], results
+    assert list(results) == [
+        *("flags", "architecture", "/dev/kfd", "idle GPUs", "shared memory", "locked memory", "weights"),
+        *("page size", "memory fraction", "workspace", "AITER", "patches", "JIT locks"),
+    ]
+
+
+def lacks_a_gpu(made: Simulated) -> None:
+    (made.root / "sys/class/kfd/kfd/topology/nodes/8/properties").unlink()
+
+
+def has_another_arch(made: Simulated) -> None:
+    made.gpu(3, version=90402)
+
+
+def has_no_kfd(made: Simulated) -> None:
+    (made.root / "dev/kfd").unlink()
+
+
+def has_a_kfd_that_cannot_be_written(made: Simulated) -> None:
+    # Root passes every permission check; a directory refuses writing to root as well.
+    (made.root / "dev/kfd").unlink()
+    (made.root / "dev/kfd").mkdir()
+
+
+def has_used_vram(made: Simulated) -> None:
+    made.gpu(2, used=100 << 30)
+
+
+def has_a_busy_gpu(made: Simulated) -> None:
+    made.gpu(5, busy=97)
+
+
+def hides_vram(made: Simulated) -> None:
+    (made.root / "sys/class/drm/renderD130/device/mem_info_vram_total").unlink()
+
+
+def has_little_shm(made: Simulated) -> None:
+    made.shm = 64 << 20
+
+
+def has_a_memlock_limit(made: Simulated) -> None:
+    made.memlock = 8 << 20
+
+
+def has_no_model(made: Simulated) -> None:
+    for path in made.model.iterdir():
+        path.unlink()
+    made.model.rmdir()
+
+
+def lacks_a_shard(made: Simulated) -> None:
+    (made.model / "model-00002-of-00002.safetensors").unlink()
+
+
+def has_a_cut_shard(made: Simulated) -> None:
+    os.truncate(made.model / "model-00001-of-00002.safetensors", 1 << 20)
+
+
+def has_an_empty_shard(made: Simulated) -> None:
+    os.truncate(made.model / "model-00001-of-00002.safetensors", 0)
+
+
+def has_a_broken_index(made: Simulated) -> None:
+    (made.model / "model.safetensors.index.json").write_text("[]")
+
+
+def lacks_the_tokenizer(made: Simulated) -> None:
+    (made.model / "tokenizer.json").unlink()
+
+
+def has_half_a_download(made: Simulated) -> None:
+    (made.model / "model-00001-of-00002.safetensors.incomplete").touch()
+
+
+def has_an_old_aiter(made: Simulated) -> None:
+    text = (made.root / "site/aiter/__init__.py").read_text()
+    (made.root / "site/aiter/__init__.py").write_text(text.replace("out_scale=None, ", ""))
+
+
+def has_an_aiter_that_dies(made: Simulated) -> None:
+    (made.root / "site/aiter/__init__.py").write_text("import os; os._exit(6)\n")
+
+
+def has_no_proof(made: Simulated) -> None:
+    made.proof.unlink()
+
+
+def has_an_unproven_patch(made: Simulated) -> None:
+    made.proof.write_text(json.dumps([{"patch": "aiter/k-writer-rows", "proven": False}]))
+
+
+def has_a_stale_lock(made: Simulated) -> None:
+    folder = Path(made.environment()["AITER_JIT_DIR"]) / "build"
+    folder.mkdir(parents=True)
+    (folder / "lock_module_moe").touch()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "found"),
+    [
+        (lacks_a_gpu, "architecture", "7 GPUs of gfx950"),
+        (has_another_arch, "architecture", "8 GPUs, among them gfx942"),
+        (has_no_kfd, "/dev/kfd", "No such file or directory"),
+        (has_a_kfd_that_cannot_be_written, "/dev/kfd", "Is a directory"),
+        (has_used_vram, "idle GPUs", "GPU 3: 100.00 GiB of 288.00 GiB used"),
+        (has_a_busy_gpu, "idle GPUs", "GPU 6: 1.00 GiB of 288.00 GiB used, 97 % busy"),
+        (hides_vram, "idle GPUs", "the VRAM of GPU 3 cannot be read"),
+        (has_little_shm, "shared memory", "64.00 MiB"),
+        (has_a_memlock_limit, "locked memory", "8.00 MiB"),
+        (has_no_model, "weights", "no such directory"),
+        (lacks_a_shard, "weights", "no model-00002-of-00002.safetensors"),
+        (has_a_cut_shard, "weights", "model-00001-of-00002.safetensors: 1048576 bytes, its header says"),
+        (has_an_empty_shard, "weights", "0 bytes, cut short"),
+        (has_a_broken_index, "weights", "not an index of weights"),
+        (lacks_the_tokenizer, "weights", "no tokenizer.json"),
+        (has_half_a_download, "weights", "a download that did not end"),
+        (has_an_old_aiter, "AITER", "aiter.rope_rotate_activation: no parameter out_scale"),
+        (has_an_aiter_that_dies, "AITER", "its import ended with status 6"),
+        (has_no_proof, "patches", "no proof there"),
+        (has_an_unproven_patch, "patches", "not proven: aiter/k-writer-rows"),
+        (has_a_stale_lock, "JIT locks", "lock_module_moe"),
+    ],
+)
+def test_each_defect_fails_its_own_check(
+    machine: Simulated, spoil: Callable[[Simulated], None], name: str, found: str
+) -> None:
+    spoil(machine)
+    results = check(machine)
+    assert failed(results) == [name]
+    assert found in results[name].found
+    assert results[name].accepted
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "accepted"),
+    [
+        (("--page-size", "64"), "page size", "256: DeepSeek-V4 has no other"),
+        (("--chunked-prefill-size", "65536", "--mem-fraction-static", "0.98"), "workspace", "0.972 or less"),
+    ],
+)
+def test_options_that_the_engine_would_take_and_fail_with(
+    machine: Simulated, words: tuple[str, ...], name: str, accepted: str
+) -> None:
+    cli = machine.root / "options.yaml"
+    text = Path(load_path()).read_text()
+    extra = "".join(f'    - "{word}"\n' for word in words)
+    cli.write_text(
+        text.replace("tp: 8\n", "").replace("ep: 8\n", "").replace('    - "0.85"\n', f'    - "0.85"\n{extra}tp: 8\n')
+    )
+    toggles = {"DSV4_PROFILE": str(cli), "DSV4_MODEL": str(machine.model)}
+    found = {r.name: r for r in preflight(machine.environment(), toggles, machine.machine(), machine.proof)}
+    assert failed(found) == [name]
+    assert accepted in found[name].accepted
+
+
+def test_too_small_a_fraction_names_the_least_that_serves_one_request(machine: Simulated) -> None:
+    results = check(machine, "--mem-fraction-static=0.85")
+    assert failed(results) == []
+    text = Path(load_path()).read_text().replace('"0.85"', '"0.30"')
+    (machine.root / "small.yaml").write_text(text)
+    results = check(machine, DSV4_PROFILE=str(machine.root / "small.yaml"))
+    assert failed(results) == ["memory fraction"]
+    least = float(results["memory fraction"].accepted.split()[0])
+    assert 0.3 < least < 0.4
+    (machine.root / "small.yaml").write_text(text.replace('"0.30"', f'"{least + 0.001:.3f}"'))
+    assert failed(check(machine, DSV4_PROFILE=str(machine.root / "small.yaml"))) == []
+
+
+def test_host_tier_needs_its_ratio_and_its_memory(machine: Simulated) -> None:
+    assert failed(check(machine, DSV4_HICACHE="1")) == []
+    machine.available_memory(100 << 30)
+    results = check(machine, DSV4_HICACHE="1")
+    assert failed(results) == ["host tier"]
+    assert "of 100.00 GiB available" in results["host tier"].found
+    machine.available_memory(3 << 40)
+    results = check(machine, "--hicache-ratio", "1.0", DSV4_HICACHE="1")
+    assert failed(results) == ["host tier"]
+    assert "1.5 or more" in results["host tier"].accepted
+
+
+def test_the_row_group_kernel_is_asked_for_only_with_its_flag(machine: Simulated) -> None:
+    machine.write_aiter(rowgroup=False)
+    assert failed(check(machine)) == []
+    results = check(machine, DSV4_ROWGROUP="1")
+    assert failed(results) == ["AITER"]
+    assert "make_fp4_mqa_plan" in results["AITER"].found
+    assert aiter_symbols(()).level == "ok"
+    fp8 = load_profile("v4-pro-tp8")
+    assert needed_symbols(fp8.model_copy(update={"indexer": fp8.indexer.model_copy(update={"dtype": "fp8"})})) == ()
+
+
+@pytest.mark.parametrize(
+    ("toggles", "found"),
+    [
+        ({"DSV4_PAGE8": "1"}, "conflicts with"),
+        ({"DSV4_TP": "many"}, "accepted is an integer >= 1"),
+        ({"DSV4_PROFILE": "v4-pro-tp9"}, "did you mean v4-pro-tp8?"),
+    ],
+)
+def test_flags_that_cannot_be_resolved_end_it(machine: Simulated, toggles: dict[str, str], found: str) -> None:
+    results = check(machine, **toggles)
+    assert list(results) == ["flags"]
+    assert results["flags"].level == "fail"
+    assert found in results["flags"].found
+
+
+def test_an_unknown_name_in_the_environment_is_found(machine: Simulated) -> None:
+    environ = machine.environment() | {"DSV4_INDEXER_DTPYE": "fp4"}
+    (result,) = preflight(environ, {}, machine.machine(), machine.proof)
+    assert (result.level, "did you mean DSV4_INDEXER_DTYPE?" in result.found) == ("fail", True)
+
+
+def test_locks_that_a_process_holds_stay(machine: Simulated) -> None:
+    folder = Path(machine.environment()["TRITON_CACHE_DIR"])
+    folder.mkdir(parents=True)
+    stale, held, owned = (folder / name for name in ("a.lock", "b.lock", "c.lock"))
+    stale.touch()
+    owned.write_text(str(os.getpid()))
+    with held.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert remove_stale_locks(cache_folders(machine.environment())) == [stale]
+        assert "JIT locks" not in failed(check(machine))
+    assert remove_stale_locks(cache_folders(machine.environment())) == [held]
+    assert owned.exists()
+
+
+def test_architectures_are_named_as_compilers_name_them(tmp_path: Path) -> None:
+    made = Simulated(tmp_path)
+    for index, version in enumerate((90010, 90402, 90500, 120500)):
+        made.gpu(index, version=version)
+    assert [gpu.arch for gpu in made.machine().gpus()] == ["gfx90a", "gfx942", "gfx950", "gfx1250"]
+
+
+def test_this_machine_can_be_read() -> None:
+    here = Machine.here()
+    assert here.available_memory() > 0
+    assert isinstance(here.gpus(), list)
+
+
+def dsv4(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dsv4_serve.cli", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_command_exits_with_3_and_prints_json(machine: Simulated) -> None:
+    common = ("preflight", "--profile", "v4-pro-tp8", "--model", str(machine.model), "--root", str(machine.root))
+    done = dsv4(*common, "--proof", str(machine.proof), "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 3
+    assert not found["ok"]
+    levels = {row["name"]: row["level"] for row in found["checks"]}
+    assert levels["architecture"] == levels["weights"] == "ok"
+    limit = Machine.here().memlock
+    assert levels["locked memory"] == ("ok" if limit is None or limit >= 64 << 30 else "fail")
+
+
+def test_any_machine_serves_the_tiny_model() -> None:
+    done = dsv4("preflight", "--profile", "tiny")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("ok    flags")
+
+
+def test_serve_refuses_a_machine_without_the_gpus(machine: Simulated) -> None:
+    done = dsv4("serve", "--profile", "v4-pro-tp8", "--model", str(machine.model), "--port", "0", "--admin-port", "0")
+    assert done.returncode == 3
+    assert "this machine cannot serve profile v4-pro-tp8 (--no-preflight starts anyway):" in done.stderr
+    assert "accepted: 8 or more GPUs, all gfx950" in done.stderr
