@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import weakref
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -77,7 +78,10 @@ def sparse_tensor(size: int, poisoned: bool = True) -> torch.Tensor:
         raise EmulatorError(f"sparse_tensor of {size} bytes")
     data: U8 = np.frombuffer(_reserve(size), np.uint8)
     if poisoned:
-        _poison[data.ctypes.data] = np.frombuffer(_reserve(size // 4 + 4), np.bool_)
+        address = data.ctypes.data
+        _poison[address] = np.frombuffer(_reserve(size // 4 + 4), np.bool_)
+        # The address may be another buffer's once this one is gone.
+        weakref.finalize(data, _poison.pop, address, None)
     return torch.from_numpy(data)
 
 

@@ -14,7 +14,7 @@ import triton
 
 from emulator import lab_kernels as lab
 from emulator.kernel_text import kernel_from
-from gfx950_emulator import active, mark_defined, run, sparse_tensor
+from gfx950_emulator import active, buffers, mark_defined, run, sparse_tensor
 from gfx950_emulator.__main__ import main
 from gfx950_emulator.checks.coverage import measure
 from gfx950_emulator.errors import EmulatorError, MemoryFault, UninitialisedRead
@@ -94,6 +94,14 @@ def test_reading_a_pool_page_that_nobody_wrote() -> None:
         mark_defined(out)
     with pytest.raises(EmulatorError, match="sparse_tensor of 0 bytes"):
         sparse_tensor(0)
+
+
+def test_a_freed_pool_leaves_nothing_behind() -> None:
+    before = len(buffers._poison)
+    pool = sparse_tensor(1 << 20)
+    assert len(buffers._poison) == before + 1
+    del pool
+    assert len(buffers._poison) == before
 
 
 def test_arguments_that_cannot_be_passed() -> None:

@@ -20,7 +20,7 @@ def _field(a: int, offset: int, width: int) -> int:
 
 def _signed_field(a: int, offset: int, width: int) -> int:
     width &= 31
-    value = _field(a, offset, width)
+    value = signed(a) >> (offset & 31) & ((1 << width) - 1)
     return value - (1 << width) if width and value >> (width - 1) else value
 
 

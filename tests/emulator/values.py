@@ -55,6 +55,13 @@ EDGE_FLOATS = (
 EDGE_HALVES = (0x0000, 0x8000, 0x3C00, 0xBC00, 0x0001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x3C01)
 
 
+def quieted(values: Words, width: int) -> Words:
+    """Float patterns with every NaN quiet; test_emulator_signalling.py has the signalling ones."""
+    infinity, quiet = (0x7F800000, 0x400000) if width == 32 else (0x7C00, 0x200)
+    nan = (values & np.uint32((1 << (width - 1)) - 1)) > infinity
+    return np.where(nan, values | np.uint32(quiet), values)
+
+
 def _fill(edges: tuple[int, ...], width: int, moderate: bool) -> Callable[[tuple[int, list[int]]], Words]:
     """One value a lane: the drawn special values, then edges, any bits and (for floats) moderate numbers."""
 
@@ -69,7 +76,7 @@ def _fill(edges: tuple[int, ...], width: int, moderate: bool) -> Callable[[tuple
             bits = numbers.view(np.uint32) if width == 32 else numbers.astype(np.float16).view(np.uint16)
             values = np.where(chosen > 0.75, bits, values)
         values[: len(special)] = special
-        return values.astype(np.uint32)
+        return quieted(values.astype(np.uint32), width) if moderate else values.astype(np.uint32)
 
     return fill
 

@@ -79,11 +79,15 @@ def scale_for_division(form: _Format, value: Array, denominator: Array, numerato
 def fixup(quotient: Array, denominator: Array, numerator: Array) -> Array:
     """Final step of a division: sign, infinities, zeros and NaN.
 
-    A NaN quotient of finite operands means that scaling overflowed on the way: the result is infinite.
+    A NaN quotient of finite float32 or float64 operands means that scaling overflowed on the way: the result is
+    infinite. float16 quotients are formed without scaling.
     """
     negative = np.signbit(denominator) ^ np.signbit(numerator)
     sign = np.where(negative, -1.0, 1.0).astype(quotient.dtype)
-    result = np.where(np.isnan(quotient), np.inf, np.abs(quotient)) * sign
+    magnitude = np.abs(quotient)
+    if quotient.dtype.itemsize > 2:
+        magnitude = np.where(np.isnan(quotient), np.inf, magnitude)
+    result = magnitude * sign
     result = np.where((denominator == 0) | np.isinf(numerator), np.inf * sign, result)
     result = np.where(np.isinf(denominator) | (numerator == 0), 0.0 * sign, result)
     both = ((denominator == 0) & (numerator == 0)) | (np.isinf(denominator) & np.isinf(numerator))

@@ -84,13 +84,27 @@ def _fused_fraction(a: float, b: float, c: float) -> float:
 
 
 def maximum(a: Array, b: Array) -> Array:
-    """maxNum: a number wins over NaN, +0 over -0."""
-    return _signed_zero(np.fmax(a, b), a, b, keep_negative=False)
+    """maxNum: a number wins over a quiet NaN, +0 over -0; a signalling NaN gives NaN (IEEE_MODE is set)."""
+    return _signalling(_signed_zero(np.fmax(a, b), a, b, keep_negative=False), a, b)
 
 
 def minimum(a: Array, b: Array) -> Array:
-    """minNum: a number wins over NaN, -0 over +0."""
-    return _signed_zero(np.fmin(a, b), a, b, keep_negative=True)
+    """minNum: a number wins over a quiet NaN, -0 over +0; a signalling NaN gives NaN (IEEE_MODE is set)."""
+    return _signalling(_signed_zero(np.fmin(a, b), a, b, keep_negative=True), a, b)
+
+
+def _signalling(result: Array, a: Array, b: Array) -> Array:
+    for values in (a, b):
+        nan = np.isnan(values)
+        if nan.any():
+            result = np.where(nan & ~_quiet(values), result.dtype.type(np.nan), result)
+    return result
+
+
+def _quiet(values: Array) -> Array:
+    """Whether the quiet bit of NaN patterns is set."""
+    bits, quiet = {2: ("u2", 9), 4: ("u4", 22), 8: ("u8", 51)}[values.dtype.itemsize]
+    return np.asarray((np.ascontiguousarray(values).view(bits) >> np.array(quiet, bits) & np.array(1, bits)) != 0)
 
 
 def _signed_zero(result: Array, a: Array, b: Array, keep_negative: bool) -> Array:

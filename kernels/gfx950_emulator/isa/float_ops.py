@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gfx950_emulator.isa.float_math import (
@@ -65,17 +67,25 @@ def cosine_turns(a: Array) -> Array:
     return np.cos(2 * np.pi * np.fmod(wide(a), 1.0)).astype(a.dtype)
 
 
-def dot2_bf16(a: Array, b: Array, c: Array) -> Array:
-    """Two bfloat16 products and a float32 addend, each step rounded to float32."""
-    low = from_bf16(a & np.uint32(0xFFFF)) * from_bf16(b & np.uint32(0xFFFF))
-    high = from_bf16(a >> np.uint32(16)) * from_bf16(b >> np.uint32(16))
-    return np.asarray((low + high) + c)
+def dot2_in_place(product: Callable[[Array, Array, int], Array]) -> Callable[[Array, Array, Array], Array]:
+    """c, then the low product, then the high one, each addition rounded: the order of the v_dot2c forms."""
+    return lambda a, b, c: (c + product(a, b, 0)) + product(a, b, 1)
 
 
-def dot2_f16(a: Array, b: Array, c: Array) -> Array:
-    """Two float16 products and a float32 addend, each step rounded to float32."""
-    low = _half(a, 0) * _half(b, 0)
-    return np.asarray((low + _half(a, 1) * _half(b, 1)) + c)
+def product_f16(a: Array, b: Array, part: int) -> Array:
+    """float32 product of one pair of float16 halves."""
+    return _half(a, part) * _half(b, part)
+
+
+def product_bf16(a: Array, b: Array, part: int) -> Array:
+    """float32 product of one pair of bfloat16 halves."""
+    shift, mask = np.uint32(16 * part), np.uint32(0xFFFF)
+    return from_bf16(a >> shift & mask) * from_bf16(b >> shift & mask)
+
+
+def dot2(product: Callable[[Array, Array, int], Array]) -> Callable[[Array, Array, Array], Array]:
+    """Both products, then c, each addition rounded."""
+    return lambda a, b, c: (product(a, b, 0) + product(a, b, 1)) + c
 
 
 def _half(a: Array, part: int) -> Array:
@@ -150,10 +160,10 @@ define("v_mad_f16 v_mad_legacy_f16", F16, (F16,) * 3, lambda a, b, c: a * b + c)
 define("v_frexp_exp_i32_f32", I32, (F32,), exponent_of)
 define("v_frexp_exp_i32_f64", I32, (F64,), exponent_of)
 define("v_frexp_exp_i16_f16", I16, (F16,), lambda a: exponent_of(a).astype(np.int16))
-define("v_dot2_f32_bf16", F32, (U32, U32, F32), dot2_bf16)
-define("v_dot2_f32_f16", F32, (U32, U32, F32), dot2_f16)
-define("v_dot2c_f32_bf16", F32, (U32, U32, F32), dot2_bf16, accumulates=True)
-define("v_dot2c_f32_f16", F32, (U32, U32, F32), dot2_f16, accumulates=True)
+define("v_dot2_f32_bf16", F32, (U32, U32, F32), dot2(product_bf16))
+define("v_dot2_f32_f16", F32, (U32, U32, F32), dot2(product_f16))
+define("v_dot2c_f32_bf16", F32, (U32, U32, F32), dot2_in_place(product_bf16), accumulates=True)
+define("v_dot2c_f32_f16", F32, (U32, U32, F32), dot2_in_place(product_f16), accumulates=True)
 define("v_dot4_i32_i8", I32, (U32, U32, U32), dot4_i8)
 define("v_dot4c_i32_i8", I32, (U32, U32, U32), dot4_i8, accumulates=True)
 define("v_dot4_u32_u8", U32, (U32, U32, U32), dot4_u8)

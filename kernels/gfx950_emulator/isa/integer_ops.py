@@ -56,11 +56,11 @@ def extract_unsigned(a: Array, offset: Array, width: Array) -> Array:
 
 
 def extract_signed(a: Array, offset: Array, width: Array) -> Array:
-    """Bit field, sign-extended; width 0 gives 0."""
-    field = extract_unsigned(a, offset, width).astype(np.int64)
-    width = low5(width).astype(np.int64)
-    sign = np.where(width > 0, np.int64(1) << np.maximum(width - 1, 0), 0)
-    return ((field ^ sign) - sign).astype(np.int32)
+    """Bit field, sign-extended; beyond bit 31 lies the sign, width 0 gives 0."""
+    shifted = a.view(np.int32) >> low5(offset).astype(np.int32)
+    up = np.uint32(32) - low5(width)
+    field = (shifted.view(np.uint32) << low5(up)).view(np.int32) >> low5(up).astype(np.int32)
+    return np.where(low5(width) == 0, np.int32(0), field)
 
 
 def permute_bytes(a: Array, b: Array, selector: Array) -> Array:
