@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,4 +42,29 @@ def report(
         typer.echo(launch_report(function, as_json, chosen))
     except EmulatorError as error:
         raise CommandError(str(error)) from error
+    return 0
+
+
+@app.command()
+def build(
+    out: Annotated[Path, typer.Option(help="directory for the code objects and kernels.json")],
+    arch: Annotated[str, typer.Option(help="GPU architecture")] = "gfx950",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Compile every kernel variant that serving needs, without a GPU."""
+    try:
+        import triton.experimental.gluon  # noqa: F401  the build is the only part of the product that needs it
+    except ModuleNotFoundError as error:
+        raise CommandError(f"the build needs {error.name}: install the test group of the locks") from error
+    from dsv4_kernels import aot
+    from dsv4_kernels.errors import ArgumentError
+
+    try:
+        kernels = aot.build(out, arch=arch, progress=lambda name, n, of: typer.echo(f"[{n}/{of}] {name}", err=True))
+    except ArgumentError as error:
+        raise UsageError(str(error)) from error
+    if as_json:
+        typer.echo(json.dumps([asdict(kernel) for kernel in kernels]))
+    else:
+        typer.echo(f"{len(kernels)} kernels for {arch} in {out}")
     return 0

@@ -11,17 +11,21 @@ import json
 import struct
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from dsv4_kernels import aot, backends, hip_module, kernel_store, ops, reference, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.gfx950 import logits as gfx950_logits
 from dsv4_kernels.pool import IndexPool, IndexSpec
+from dsv4_serve.errors import UsageError
+from dsv4_serve.kernels_command import app
 from gfx950_emulator import load, run
 from gfx950_emulator.arguments import build_kernarg
 from gfx950_emulator.front_end.kernel import Kernel
@@ -224,3 +228,15 @@ def test_a_machine_without_rocm_says_so(directory: Path) -> None:
 def test_gfx950_cannot_be_forced_on_a_cpu() -> None:
     with pytest.raises(BackendUnavailableError, match=r"paged_logits on cpu: no backend can serve .gfx950: "):
         backends.activate("cpu", "gfx950")
+
+
+def test_the_command_builds_and_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = [v for v in registry.VARIANTS if v.name == WANTED[0]]
+    monkeypatch.setattr(aot, "build", partial(aot.build, variants=variants))
+    done = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--json"])
+    assert done.exit_code == 0
+    assert done.stderr == "[1/1] paged_logits_h32_r1_fast\n"
+    assert [k["name"] for k in json.loads(done.stdout)] == list(kernel_store.read(tmp_path))
+    refused = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--arch", "gfx90a"])
+    assert isinstance(refused.exception, UsageError)
+    assert str(refused.exception) == "arch='gfx90a': accepted is gfx950"

@@ -323,3 +323,13 @@ def test_what_it_does_not_serve_is_refused() -> None:
         load("gfx950_plain").paged_logits(
             case.query, other, case.weights, table, ends, None, None, 1.0, 64, torch.float32
         )
+
+
+def test_a_window_far_from_the_start_costs_what_one_at_the_start_does(fast: bool) -> None:
+    case = Scoring(rows=1, heads=32)
+    table, seqs = case.tables(1, 20), ints(0)
+    counts = []
+    for start in (0, 640, 1216):
+        session = case.check(table, ints(start + 64), 1280, seqs=seqs, starts=ints(start), rows_per_wave=1, fast=fast)
+        counts.append(session.launches[0].wave_instructions)
+    assert max(counts) == min(counts)
