@@ -30,16 +30,16 @@ def mismatch(op: str, backend: Implementation, device: torch.device) -> str:
 
 
 def _pattern(device: torch.device) -> tuple[Tensor, Tensor]:
-    """float32 [128] of exact e2m1 values, six in each group of 32, and their codes."""
+    """bfloat16 [128] of exact e2m1 values, six in each group of 32, and their codes."""
     d = torch.arange(HEAD_DIM, device=device)
     code = d % 8 + 8 * ((d // 8) % 2) * (d % 8 > 0)
-    value = torch.tensor(E2M1_MAGNITUDES, device=device)[d % 8]
+    value = torch.tensor(E2M1_MAGNITUDES, dtype=torch.bfloat16, device=device)[d % 8]
     return torch.where(code >= 8, -value, value), code
 
 
 def _angles(device: torch.device) -> tuple[Tensor, Tensor]:
     """Position 0 leaves pairs alone, position 1 turns (a, b) into (-b, a)."""
-    cos = torch.tensor([[1.0], [0.0]], device=device).expand(2, 32).contiguous()
+    cos = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16, device=device).expand(2, 32).contiguous()
     return cos, 1.0 - cos
 
 
@@ -62,7 +62,7 @@ def _query(backend: Implementation, device: torch.device) -> str:
     cos, sin = _angles(device)
     value, code = _pattern(device)
     exponent = torch.arange(HEADS, device=device) % 5
-    q = (value * torch.exp2(exponent.float())[:, None]).expand(2, HEADS, HEAD_DIM).contiguous()
+    q = (value * torch.exp2(exponent.bfloat16())[:, None]).expand(2, HEADS, HEAD_DIM).contiguous()
     out = backend.quantize_query(q, cos, sin, torch.tensor([0, 1], device=device), PLAIN)
     if out.payload is None or out.scale is None:
         return "gave no packed query"
@@ -82,7 +82,7 @@ def _hadamard_query(backend: Implementation, device: torch.device) -> str:
     common = r[:, None] & d
     parity = (common[..., None] >> torch.arange(7, device=device)).sum(-1) % 2
     cos, sin = _angles(device)
-    q = (1.0 - 2.0 * parity).view(1, HEADS, HEAD_DIM)
+    q = (1.0 - 2.0 * parity).bfloat16().view(1, HEADS, HEAD_DIM)
     out = backend.quantize_query(q, cos, sin, torch.zeros(1, dtype=torch.int64, device=device), ROTATED)
     assert out.payload is not None
     expected = torch.where(d == r[:, None], 7, 0)[None]
@@ -107,7 +107,7 @@ def _write(backend: Implementation, device: torch.device) -> str:
     pool = IndexPool.allocate(PLAIN, 2, device)
     cos, sin = _angles(device)
     value, code = _pattern(device)
-    sign = torch.tensor([[1.0], [-1.0], [1.0], [1.0]], device=device)
+    sign = torch.tensor([[1.0], [-1.0], [1.0], [1.0]], dtype=torch.bfloat16, device=device)
     slots = torch.tensor([5, 127, -1, 64], device=device)
     positions = torch.tensor([0, 0, 0, 1], device=device)
     backend.write_index_keys(pool, sign.expand(4, 128).contiguous(), value, 0.0, cos, sin, positions, slots)
@@ -142,15 +142,18 @@ def _logits(backend: Implementation, device: torch.device) -> str:
     weights = (head.float() - 7).expand(3, HEADS).to(torch.bfloat16).contiguous()
     table = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=torch.int32, device=device)
     lengths = torch.tensor([128, 65, 0], dtype=torch.int32, device=device)
-    got = backend.paged_logits(query, pool, weights, table, lengths, None, None, 0.5, 128, torch.float32)
+    seqs = torch.tensor([1, 0, 0], dtype=torch.int32, device=device)
+    starts = torch.tensor([3, 64, 0], dtype=torch.int32, device=device)
     weighted = float(((head.float() - 7) * (1 + head % 2)).sum()) * HEAD_DIM * 0.5
     column = torch.arange(128, device=device)
-    for row in range(3):
-        slot = table[row].long()[column // 64] * 64 + column % 64
-        known = torch.where(slot % 2 == 0, weighted * torch.exp2((slot % 3).float()), 0.0)
-        n = int(lengths[row])
-        if not torch.equal(got[row, :n] + 0.0, known[:n]):
-            return f"logits of row {row} differ from the known ones"
+    for form, rows, opened in (("", None, None), (" of a shared sequence", seqs, None), (" of a window", seqs, starts)):
+        got = backend.paged_logits(query, pool, weights, table, lengths, rows, opened, 0.5, 128, torch.float32)
+        for row in range(3):
+            slot = table[row if rows is None else rows[row]].long()[column // 64] * 64 + column % 64
+            known = torch.where(slot % 2 == 0, weighted * torch.exp2((slot % 3).float()), 0.0)
+            seen = slice(0 if opened is None else int(opened[row]), int(lengths[row]))
+            if not torch.equal(got[row, seen] + 0.0, known[seen]):
+                return f"logits of row {row}{form} differ from the known ones"
     return ""
 
 

@@ -56,8 +56,12 @@ OPS: tuple[str, ...] = (
 BACKENDS: dict[str, Backend] = {
     b.name: b
     for b in (
+        Backend(
+            "aiter", "dsv4_kernels.aiter_backend", frozenset({"quantize_query", "write_index_keys", "paged_logits"})
+        ),
         Backend("gfx950", "dsv4_kernels.gfx950", frozenset({"paged_logits"})),
         Backend("gfx950_plain", "dsv4_kernels.gfx950.plain", frozenset({"paged_logits"})),
+        Backend("hopper", "dsv4_kernels.hopper", frozenset({"paged_logits"})),
         Backend("portable", "dsv4_kernels.portable", frozenset(OPS)),
         Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),
     )

@@ -1,0 +1,202 @@
+"""Hopper's paged logits: its kernels' arithmetic executed with torch against float64, its host side, its resources.
+
+The kernels themselves run on a GPU only; `tools/h200` measures them there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from dsv4_kernels import backends, counters, known_answers, reference, registry
+from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+from gluon_on_torch import kernels
+
+hopper = pytest.importorskip("dsv4_kernels.hopper.logits", reason="needs triton")
+
+POISON = 12345.0
+SPEC = IndexSpec(hadamard=False)
+PACKAGE = Path(hopper.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _executed_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, kernel in kernels(PACKAGE).items():
+        monkeypatch.setattr(hopper, name, kernel)
+    monkeypatch.setattr(hopper, "_processors", lambda _device: 1)
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+class Scoring:
+    """A pool of keys over some octaves with gaps between its pages, queries, and weights of both signs."""
+
+    def __init__(self, rows: int, heads: int, pages: int = 12, octaves: int = 2, gap: int = 0) -> None:
+        torch.manual_seed(rows * 131 + heads)
+        tensors = {}
+        for s in SPEC.layout.tensors:
+            whole = torch.full((pages, s.bytes_per_page + gap), 0xEE, dtype=torch.uint8)
+            tensors[s.name] = whole[:, : s.bytes_per_page].view(pages, *s.shape)
+        self.pool = IndexPool(SPEC, tensors)
+        tokens = self.pool.tokens
+        cos, sin, zero = torch.ones(1, 32), torch.zeros(1, 32), torch.zeros(tokens, dtype=torch.int64)
+        weight = torch.exp2(torch.randint(-octaves, octaves + 1, (128,)).float())
+        reference.write_index_keys(
+            self.pool, torch.randn(tokens, 128), weight, 0.0, cos, sin, zero, torch.arange(tokens)
+        )
+        self.query = reference.quantize_query(torch.randn(rows, heads, 128), cos, sin, zero[:rows], SPEC)
+        self.weights = torch.randn(rows, heads)
+
+    def tables(self, count: int, columns: int) -> Tensor:
+        return torch.stack([torch.randperm(self.pool.pages)[:columns] for _ in range(count)]).int()
+
+    def check(
+        self,
+        table: Tensor,
+        ends: Tensor,
+        width: int,
+        seqs: Tensor | None = None,
+        starts: Tensor | None = None,
+        programs: object = hopper.PROGRAMS,
+        bound: float = 2e-6,
+    ) -> None:
+        """Near float64 where a row sees a key; nothing is written elsewhere."""
+        allocated = torch.full((self.query.rows, width + 8), POISON)
+        out = allocated[:, :width]
+        hopper.launch(self.query, self.pool, self.weights, table, ends, seqs, starts, 0.5, out, programs)
+        exact = reference.paged_logits(
+            self.query, self.pool, self.weights, table, ends, seqs, starts, 0.5, width, torch.float64
+        )
+        seen = torch.isfinite(exact)
+        error = (out - exact)[seen].norm() / exact[seen].norm()
+        assert float(error) < bound
+        assert bool((out[~seen] == POISON).all())
+        assert bool((allocated[:, width:] == POISON).all())
+
+
+LOOPING = hopper.Programs(wave=2, many=3, long_run=1)
+"""Few programs, so that runs of pages are long and of odd length."""
+
+
+@pytest.mark.parametrize("heads", [32, 64])
+def test_rows_of_few_pages(heads: int) -> None:
+    case = Scoring(5, heads, gap=48)
+    case.check(case.tables(5, 5), ints(0, 1, 63, 64, 257), 300, programs=hopper.Programs(wave=100))
+
+
+@pytest.mark.parametrize("heads", [32, 64])
+def test_rows_of_many_pages(heads: int) -> None:
+    case = Scoring(5, heads, gap=4096)
+    case.check(case.tables(5, 9), ints(0, 64, 65, 449, 576), 600, programs=LOOPING)
+    case.check(case.tables(5, 12), ints(700, 640, 641, 1, 129), 768, programs=hopper.Programs(wave=1, many=1))
+
+
+@pytest.mark.parametrize("heads", [32, 64])
+def test_rows_of_a_sequence_in_groups_that_do_not_divide(heads: int) -> None:
+    case = Scoring(11, heads)
+    seqs = ints(0, 0, 0, 0, 0, 2, 1, 1, 1, 1, 1)
+    case.check(case.tables(3, 4), ints(0, 1, 2, 64, 65, 200, 0, 0, 70, 71, 130), 256, seqs)
+
+
+def test_windows() -> None:
+    case = Scoring(6, 32)
+    starts, ends = ints(0, 63, 64, 100, 255, 7), ints(256, 64, 65, 90, 256, 255)
+    case.check(case.tables(2, 4), ends, 256, ints(0, 0, 0, 0, 0, 1), starts)
+    case.check(case.tables(6, 4), ends, 256, None, starts, programs=LOOPING)
+
+
+def test_table_entries_past_the_length_may_be_anything() -> None:
+    case = Scoring(2, 64)
+    table = torch.full((2, 9), -(2**31), dtype=torch.int32)
+    table[:, 1:3] = case.tables(2, 2)
+    for programs in (hopper.PROGRAMS, LOOPING):
+        case.check(table[:, 1:8], ints(128, 1), 448, programs=programs)
+        case.check(table[:1, 1:8], ints(128, 1), 448, ints(0, 0), programs=programs)
+
+
+def test_scales_far_apart_keep_three_digits() -> None:
+    case = Scoring(4, 64, octaves=8)
+    case.check(case.tables(4, 4), ints(256, 100, 7, 200), 256, programs=LOOPING, bound=5e-4)
+
+
+def test_float32_and_bfloat16_weights() -> None:
+    case = Scoring(2, 64)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        case.weights = case.weights.to(dtype)
+        case.check(case.tables(2, 2), ints(128, 65), 128)
+
+
+def test_known_answers_hold() -> None:
+    assert known_answers.mismatch("paged_logits", backends.load("hopper"), torch.device("cpu")) == ""
+
+
+def test_it_offers_the_logits_alone_and_is_preferred_on_sm90() -> None:
+    assert registry.BACKENDS["hopper"].ops == {"paged_logits"}
+    assert registry.preference("cuda", "sm90")[0] == "hopper"
+    assert "hopper" not in registry.preference("cuda", "sm100")
+
+
+def test_it_is_imported_only_as_a_candidate() -> None:
+    code = "import sys; from dsv4_kernels import backends; backends.activate('cpu'); print(sorted(sys.modules))"
+    source_root = str(PACKAGE.parents[1])
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source_root}, capture_output=True, text=True)
+    assert "dsv4_kernels.backends" in done.stdout, done.stderr
+    assert "dsv4_kernels.hopper" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("layout", "heads", "told"), [("fused_cuda", 64, "layout fused_cuda"), ("split64", 16, "16 heads")]
+)
+def test_other_shapes_go_to_the_portable_kernels_and_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str, heads: int, told: str
+) -> None:
+    served: list[Query] = []
+    monkeypatch.setattr(
+        hopper.portable, "paged_logits", lambda query, *_rest: served.append(query) or torch.zeros(1, 64)
+    )
+    hopper._warn.cache_clear()
+    spec = IndexSpec.named(layout)
+    query = Query(spec, heads, payload=torch.zeros(1, heads, 64, dtype=torch.uint8))
+    arguments = (query, IndexPool.allocate(spec, 1), torch.zeros(1, heads), ints(0)[None], ints(1), None, None, 1.0, 64)
+    reason = f"hopper has no kernel for {told}"
+    before = counters.snapshot().fallbacks.get(("paged_logits", reason), 0)
+    hopper.paged_logits(*arguments, torch.float32)
+    hopper.paged_logits(*arguments, torch.float32)
+    assert served == [query, query]
+    assert counters.snapshot().fallbacks["paged_logits", reason] == before + 2
+    assert caplog.text.count(reason) == 1
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    case = Scoring(1, 64)
+    rest = (case.weights, case.tables(1, 1), ints(1), None, None, 1.0, 64)
+    with pytest.raises(
+        ArgumentError, match=r"accumulate=torch.float64: accepted is torch.float32 on the hopper backend"
+    ):
+        hopper.paged_logits(case.query, case.pool, *rest, torch.float64)
+    with pytest.raises(ArgumentError, match="accepted is a packed FP4 query on the hopper backend"):
+        hopper.paged_logits(Query(SPEC, 64, values=torch.zeros(1, 64, 128)), case.pool, *rest, torch.float32)
+    assert case.query.payload is not None
+    assert case.query.scale is not None
+    empty = Query(SPEC, 64, payload=case.query.payload[:0], scale=case.query.scale[:0])
+    none = hopper.paged_logits(empty, case.pool, case.weights[:0], ints()[:, None], ints(), *rest[3:], torch.float32)
+    assert none.shape == (0, 64)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton.backends.nvidia") is None, reason="needs Triton's NVIDIA backend")
+def test_kernels_compile_for_sm90_without_spills() -> None:
+    """All shipped variants, by the assembler that comes with Triton; nothing is executed."""
+    code = Path(__file__).with_name("hopper_compile.py")
+    done = subprocess.run([sys.executable, str(code), str(PACKAGE.parents[1])], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" spilled 0") == 6, done.stdout

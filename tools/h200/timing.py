@@ -1,0 +1,142 @@
+"""Times of FP4 logits against DeepGEMM's FP8 logits: `python -m tools.h200.timing` prints a JSON line per result.
+
+A candidate that fails becomes a line with its error; the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+import torch
+from tools.h200 import deepgemm
+from tools.h200.replay import Launch, Replay, interleaved
+from tools.h200.shapes import Inputs, Shape
+
+from dsv4_kernels import portable
+from dsv4_kernels.hopper import logits as hopper
+from dsv4_kernels.hopper.logits import Programs
+
+LARGE = Shape(64, 65536)
+SHAPES = (LARGE, Shape(64, 16384), Shape(256, 16384), Shape(16, 2048), Shape(1, 16384))
+GROUPS = Shape(64, 65536, group=4)
+WIDTHS = (Shape(64, 8192), Shape(64, 8192, width=1 << 20))
+RAGGED = Shape(64, 65536, ragged=True)
+FEWER_HEADS = Shape(64, 65536, heads=32)
+DENSER = Programs(wave=7)
+"""Seven programs a multiprocessor, which 72 registers allow."""
+HALVED = Programs(many=12)
+
+Candidates = dict[str, Callable[[Inputs], Launch]]
+
+
+def hopper_launch(programs: Programs = hopper.PROGRAMS, registers: int | None = None) -> Callable[[Inputs], Launch]:
+    def of(inputs: Inputs) -> Launch:
+        def run(i: int) -> object:
+            table, out = inputs.tables[i % inputs.sets], inputs.out[i % 2]
+            return hopper.launch(
+                inputs.query,
+                inputs.pool,
+                inputs.weights,
+                table,
+                inputs.lengths,
+                inputs.row_to_seq,
+                None,
+                1.0,
+                out,
+                programs,
+                registers,
+            )
+
+        return run
+
+    return of
+
+
+def portable_launch(inputs: Inputs) -> Launch:
+    def run(i: int) -> object:
+        table, lengths = inputs.tables[i % inputs.sets], inputs.lengths
+        width = inputs.shape.max_seq_len
+        query, pool, seqs = inputs.query, inputs.pool, inputs.row_to_seq
+        return portable.paged_logits(query, pool, inputs.weights, table, lengths, seqs, None, 1.0, width, torch.float32)
+
+    return run
+
+
+def fp8(next_n: int = 1) -> Callable[[Inputs], Launch]:
+    return lambda inputs: deepgemm.launch(inputs, next_n)
+
+
+PLAN: tuple[tuple[Shape, Candidates], ...] = (
+    *(
+        (
+            shape,
+            {
+                "fp8": fp8(),
+                "hopper": hopper_launch(),
+                "hopper 72 registers": hopper_launch(DENSER, 72),
+                "portable": portable_launch,
+            },
+        )
+        for shape in SHAPES
+    ),
+    (
+        GROUPS,
+        {
+            "hopper": hopper_launch(),
+            "hopper 128 registers": hopper_launch(registers=128),
+            "hopper, 3 programs": hopper_launch(Programs(groups=3)),
+            "fp8 next_n=2": fp8(2),
+            "portable": portable_launch,
+        },
+    ),
+    *((shape, {"hopper": hopper_launch(), "portable": portable_launch}) for shape in WIDTHS),
+    (
+        RAGGED,
+        {"fp8": fp8(), "hopper": hopper_launch(), "hopper 12 programs": hopper_launch(HALVED)},
+    ),
+    (FEWER_HEADS, {"hopper": hopper_launch()}),
+)
+LOOPED = {"fp8", "hopper"}
+"""Candidates that are also timed in a loop of one second at the large shape."""
+
+
+def emit(shape: Shape, name: str, **result: object) -> None:
+    print(json.dumps({"shape": str(shape), "candidate": name, **result}), flush=True)
+
+
+def measure(shape: Shape, candidates: Candidates) -> None:
+    """Time the candidates of a shape interleaved, and print a line for each."""
+    inputs = Inputs(shape, fp8=any(name.startswith("fp8") for name in candidates))
+    replays: dict[str, Replay] = {}
+    for name, make in candidates.items():
+        try:
+            replays[name] = Replay(make(inputs), inputs.sets)
+        except Exception as error:  # noqa: BLE001  one failure must not hide the other results
+            emit(shape, name, error=f"{type(error).__name__}: {error}"[:600])
+    keys = inputs.key_bytes
+    for name, timing in interleaved(replays).items():
+        read = keys * 132 // 68 if name.startswith("fp8") else keys
+        us = timing.us
+        rates = {"key_tb_s": read / us / 1e6, "tflop_s": inputs.flop / us / 1e6}
+        emit(shape, name, **asdict(timing), **rates)
+    if shape == LARGE:
+        for name in replays.keys() & LOOPED:
+            emit(shape, name, sustained_us=replays[name].sustained(1.0))
+
+
+def main() -> None:
+    properties = torch.cuda.get_device_properties(0)
+    versions = {"device": properties.name, "processors": properties.multi_processor_count, "torch": torch.__version__}
+    print(json.dumps({"machine": versions}), flush=True)
+    for shape, candidates in PLAN:
+        try:
+            measure(shape, candidates)
+        except Exception as error:  # noqa: BLE001  one failure must not hide the other results
+            emit(shape, "all", error=f"{type(error).__name__}: {error}"[:600])
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
