@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import yaml
 
-from observability.promtool import RULES
+from observability.promtool import RULES, require
 from serve.harness import PATIENCE, wait_until
 
 JOB = "dsv4"
@@ -35,7 +35,7 @@ class PrometheusServer:
         self._sink = self.log.open("wb")
         self._process = subprocess.Popen(
             [
-                "prometheus",
+                require("prometheus"),
                 f"--config.file={directory / 'prometheus.yml'}",
                 f"--storage.tsdb.path={directory / 'data'}",
                 f"--web.listen-address={self.url.removeprefix('http://')}",
