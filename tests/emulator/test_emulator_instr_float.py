@@ -262,9 +262,9 @@ def test_exp2_and_log2_invert_each_other(seed: int) -> None:
 def test_special_values_of_transcendental_functions() -> None:
     inputs = np.array([0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0xBF800000], np.uint32)
     a = np.resize(inputs, 64)
-    names = ("rcp", "rsq", "sqrt", "exp", "log", "sin")
+    names = ("rcp", "rsq", "sqrt", "exp", "log", "sin", "rcp_iflag")
     body = "\n".join(f"v_{name}_f32_e32 v{20 + i}, v10" for i, name in enumerate(names))
-    got = execute(body, {"v10": a}, ["v[20:25]"])["v[20:25]"][:6]
+    got = execute(body, {"v10": a}, ["v[20:26]"])["v[20:26]"][:6]
     inf, nan = math.inf, math.nan
     expected = {
         "rcp": [inf, -inf, 0.0, -0.0, nan, -1.0],
@@ -272,6 +272,7 @@ def test_special_values_of_transcendental_functions() -> None:
         "sqrt": [0.0, -0.0, inf, nan, nan, nan],
         "exp": [1.0, 1.0, inf, 0.0, nan, 0.5],
         "log": [-inf, -inf, inf, nan, nan, nan],
+        "rcp_iflag": [inf, -inf, 0.0, -0.0, nan, -1.0],
         "sin": [0.0, -0.0, nan, nan, nan, 0.0],
     }
     for column, name in enumerate(names):

@@ -222,6 +222,29 @@ def test_scratch_is_private_to_each_lane() -> None:
     assert out.tolist() == [[lane, 100 + lane, 0xABCD, byte] for lane in range(64)]
 
 
+def test_wide_spills_return_what_was_stored() -> None:
+    out = np.zeros((64, 12), np.uint32)
+    moves = "\n".join(f"v_add_u32_e32 v{10 + i}, {i}, v0" for i in range(4))
+    stores = "\n".join(
+        f"global_store_dwordx4 v5, v[{20 + 4 * i}:{23 + 4 * i}], s[10:11] offset:{16 * i}" for i in range(3)
+    )
+    body = f"""v_mul_u32_u24_e32 v5, 48, v0
+    {moves}
+    scratch_store_dwordx4 off, v[10:13], off offset:16
+    scratch_store_dword off, v13, off offset:32
+    scratch_store_dwordx3 off, v[10:12], off offset:36
+    scratch_load_dwordx4 v[20:23], off, off offset:16
+    scratch_load_dwordx2 v[24:25], off, off offset:28
+    scratch_load_dwordx2 v[26:27], off, off offset:36
+    scratch_load_dwordx3 v[28:30], off, off offset:20
+    scratch_load_dword v31, off, off offset:44
+    s_waitcnt vmcnt(0)
+    {stores}"""
+    execute_on_buffers(body, [out], scratch=48)
+    for lane in range(64):
+        assert (out[lane] - lane).tolist() == [0, 1, 2, 3, 3, 3, 0, 1, 1, 2, 3, 2]
+
+
 def test_flat_loads_reach_the_lds_aperture() -> None:
     out = np.zeros(64, np.uint32)
     body = """v_lshlrev_b32_e32 v5, 2, v0

@@ -132,6 +132,43 @@ def _placed(value: int, selector: str, unused: str) -> int:
     return value << shift & mask
 
 
+SDWA: dict[str, Callable[[int, int], int]] = {
+    "v_lshlrev_b16": lambda a, b: b << (a & 15) & 0xFFFF,
+    "v_ashrrev_i16": lambda a, b: signed(b, 16) >> (a & 15) & 0xFFFF,
+    "v_max_u16": lambda a, b: max(a & 0xFFFF, b & 0xFFFF),
+    "v_lshrrev_b32": lambda a, b: b >> (a & 31),
+    "v_lshlrev_b32": lambda a, b: b << (a & 31) & 0xFFFFFFFF,
+    "v_and_b32": lambda a, b: a & b,
+    "v_xor_b32": lambda a, b: a ^ b,
+    "v_max_u32": max,
+    "v_sub_u32": lambda a, b: (a - b) & 0xFFFFFFFF,
+    "v_mul_u32_u24": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF) & 0xFFFFFFFF,
+}
+
+
+@pytest.mark.parametrize("name", SDWA)
+@settings(max_examples=5, deadline=None)
+@given(a=integers(), b=integers())
+def test_sdwa_forms_of_compiled_kernels(name: str, a: Words, b: Words) -> None:
+    body = f"""{name}_sdwa v20, v10, v11 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_1 src1_sel:WORD_1
+    {name}_sdwa v21, v10, v11 dst_sel:BYTE_3 dst_unused:UNUSED_PRESERVE src0_sel:BYTE_0 src1_sel:DWORD"""
+    got = execute(body, {"v10": a, "v11": b, "v21": OLD}, ["v[20:21]"])["v[20:21]"]
+    for lane, (x, y) in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
+        wanted = SDWA[name](x >> 8 & 255, y >> 16)
+        placed = _placed(SDWA[name](x & 255, y), "BYTE_3", "UNUSED_PRESERVE")
+        assert got[lane].tolist() == [wanted, placed]
+
+
+@settings(max_examples=5, deadline=None)
+@given(a=integers(), b=integers())
+def test_sdwa_comparison(a: Words, b: Words) -> None:
+    b = np.where(np.arange(64) % 2 == 0, a >> np.uint32(16), b).astype(np.uint32)
+    body = "v_cmp_eq_u16_sdwa s[20:21], v10, v11 src0_sel:WORD_1 src1_sel:WORD_0"
+    words = execute(body, {"v10": a, "v11": b}, ["s[20:21]"])["s[20:21]"]
+    mask = int(words[1]) << 32 | int(words[0])
+    assert mask == sum((int(x) >> 16 == int(y) & 0xFFFF) << lane for lane, (x, y) in enumerate(zip(a, b, strict=True)))
+
+
 @settings(max_examples=10, deadline=None)
 @given(a=halves(), b=halves())
 def test_sdwa_on_half_precision(a: Words, b: Words) -> None:
@@ -185,6 +222,25 @@ def test_dpp_reads_other_lanes(control: str, a: Words, b: Words) -> None:
         added = 0xA5A5A5A5 if source is None else (int(a[source]) + int(b[lane])) & 0xFFFFFFFF
         enabled = 0x5 >> lane // 16 & 1 and 0xA >> lane % 16 // 4 & 1
         assert got[lane].tolist() == [added, moved, moved if enabled else 0xA5A5A5A5]
+
+
+@settings(max_examples=5, deadline=None)
+@given(a=floats(), b=floats())
+def test_dpp_forms_of_compiled_kernels(a: Words, b: Words) -> None:
+    control = "row_shr:1 row_mask:0xf bank_mask:0xf"
+    body = f"""v_add_f32_dpp v20, -v10, |v11| {control}
+    v_max_i32_dpp v21, v10, v11 {control}
+    v_xor_b32_dpp v22, v10, v11 {control} bound_ctrl:0"""
+    got = execute(body, {"v10": a, "v11": b, **{f"v{20 + i}": OLD for i in range(3)}}, ["v[20:22]"])["v[20:22]"]
+    for lane in range(64):
+        y = int(b[lane])
+        if lane % 16 == 0:
+            assert got[lane].tolist() == [0xA5A5A5A5, 0xA5A5A5A5, y]
+            continue
+        x = int(a[lane - 1])
+        total = _added(x ^ 0x80000000, y & 0x7FFFFFFF)
+        assert F32.same(int(got[lane, 0]), total)
+        assert got[lane, 1:].tolist() == [max(signed(x), signed(y)) & 0xFFFFFFFF, x ^ y]
 
 
 @settings(max_examples=5, deadline=None)
