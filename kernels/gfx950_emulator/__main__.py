@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from gfx950_emulator.checks.coverage import measure
 from gfx950_emulator.code_objects import load
-from gfx950_emulator.errors import EmulatorError
+from gfx950_emulator.errors import CodeObjectError, EmulatorError
 from gfx950_emulator.machine.options import ORDERS
 from gfx950_emulator.numerics import markdown
 from gfx950_emulator.report import report
@@ -24,8 +26,21 @@ def build_parser() -> argparse.ArgumentParser:
     reporting.add_argument("--front-end", choices=("assembly", "objdump"), default="assembly")
     commands.add_parser("numerics", help="print the table of numerics as it stands in the documentation")
     gate = commands.add_parser("coverage", help="list the mnemonics of code objects; fails when one is missing")
-    gate.add_argument("files", nargs="+", help=".hsaco code objects or .amdgcn assembly")
+    gate.add_argument("files", nargs="+", help=".hsaco code objects, .amdgcn assembly, or directories of code objects")
     return parser
+
+
+def code_objects(names: list[str]) -> Iterator[Path]:
+    """The files named, and all .hsaco files of the directories named."""
+    for name in names:
+        path = Path(name)
+        if not path.is_dir():
+            yield path
+            continue
+        inside = sorted(path.glob("*.hsaco"))
+        if not inside:
+            raise CodeObjectError(f"{name} holds no .hsaco file")
+        yield from inside
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         if parsed.command == "numerics":
             print(markdown())
             return 0
-        coverage = measure(kernel for file in parsed.files for kernel in load(file).values())
+        coverage = measure(kernel for file in code_objects(parsed.files) for kernel in load(file).values())
     except (EmulatorError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
