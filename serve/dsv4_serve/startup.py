@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 from dsv4_serve.engines.base import EngineAdapter
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
@@ -32,7 +33,7 @@ async def bring_up(front: Front) -> None:
     end = time.monotonic() + limit
     lifecycle.begin("engine_boot", "the engine is starting")
     await _until_healthy(adapter, client, lifecycle, end)
-    await _verify_effective(front)
+    await verify_effective(front)
     lifecycle.begin("first_generation", "the engine has not answered a generation yet")
     last = await _until_generated(adapter, client, end)
     if last is not None:
@@ -88,16 +89,23 @@ async def _until_generated(adapter: EngineAdapter, client: EngineClient, end: fl
     return last
 
 
-async def _verify_effective(front: Front) -> None:
+async def verify_effective(front: Front) -> None:
+    """Ask the engine what it runs and count what was asked for and does not; EngineNotReadyError unless allowed."""
     try:
         effective = await front.adapter.effective(front.client)
     except EngineUnreachableError as error:
         raise EngineNotReadyError(f"the engine does not say what it runs: {error}") from error
     profile = front.settings.profile
-    strict = profile.model_copy(update={"flags": profile.flags | {"DSV4_ALLOW_FALLBACK": False}})
-    front.metrics.not_effective(len(front.adapter.differences(strict, effective)))
+    front.metrics.not_effective(_not_effective(front, effective))
     differences = front.adapter.differences(profile, effective)
     if differences:
         raise EngineNotReadyError(f"the engine does not run what was asked for: {'; '.join(differences)}")
     phases = effective.get("startup_phases", {})
     front.lifecycle.engine_phases({str(name): float(seconds) for name, seconds in phases.items()})
+
+
+def _not_effective(front: Front, effective: dict[str, Any]) -> int:
+    """What was asked for and does not run, tolerated or not: dropped before the start, or found after it."""
+    profile = front.settings.profile
+    strict = profile.model_copy(update={"flags": profile.flags | {"DSV4_ALLOW_FALLBACK": False}})
+    return len(front.warnings) + len(front.adapter.differences(strict, effective))
