@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from dsv4_kernels import backends
 
 from .config import ModelConfig, load_model_config
-from .linear import check_row_invariance
+from .linear import check_row_invariance, padded
 from .model import Model
 from .options import EngineOptions, OptionError
 from .pools import CachePools
@@ -46,6 +46,9 @@ def build(options: EngineOptions) -> Built:
     """
     clock = _Clock()
     config = load_model_config(options.model_path)
+    if options.index_topk is not None:
+        # Slots of attention come in eights (see `linear.py`); the indexer fills as many as were asked for.
+        config = replace(config, index_topk=padded(options.index_topk))
     length = context_length(config, options)
     clock.done("config")
     torch.set_num_threads(options.threads or 1)

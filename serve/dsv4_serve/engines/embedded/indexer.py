@@ -6,6 +6,9 @@ this engine shows of layouts, sizes and selection is true of the product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch
 
 from dsv4_kernels import ops
@@ -22,6 +25,21 @@ RATIO = 4
 ENTRIES_PER_PAGE = PAGE_TOKENS // RATIO
 
 
+class IndexObserver(Protocol):
+    """Sees what an indexer writes and scores, and may do the same with pools of its own (see `evaluation.shadow`)."""
+
+    def stored(self, write: Callable[[IndexPool], None]) -> None:
+        """Keys were stored; `write` stores the same keys at the same slots of another pool of as many pages."""
+
+    def scored(
+        self, score: Callable[[IndexPool, torch.Tensor], torch.Tensor], rows: torch.Tensor, seen: torch.Tensor
+    ) -> None:
+        """Batch rows `rows` int64 [n], which see `seen` int32 [n] entries, were scored.
+
+        `score(pool, picked)` gives the scores of `rows[picked]` against a pool: float32 [len(picked), max(seen)].
+        """
+
+
 class Indexer:
     """Weights, compressor state and key pool of one layer's indexer."""
 
@@ -34,6 +52,7 @@ class Indexer:
         pool: IndexPool,
         slots: int,
         ablated: bool = False,
+        picks: int | None = None,
     ) -> None:
         self._heads, self._dim, self._top_k = config.index_n_heads, config.index_head_dim, config.index_topk
         self._rms, self._rope, self.pool = config.rms_norm_eps, rope, pool
@@ -41,6 +60,8 @@ class Indexer:
         self._key_norm = weights[prefix + "compressor.norm.weight"]
         self._weight_scale = self._dim**-0.5 * self._heads**-0.5
         self.ablated = ablated
+        self._picks = picks or self._top_k
+        self.observer: IndexObserver | None = None
         self.compressor = Compressor(RATIO, self._dim, weights[prefix + "compressor.ape"], slots)
         self.input_projections = [
             weights[prefix + "compressor.wkv.weight"],
@@ -57,14 +78,14 @@ class Indexer:
         """Store the keys that the batch completed, then pick each row's entries: int64 [T, index_topk], -1 padded.
 
         projected [T, input_width], latent [T, q_lora_rank]. Rows that see at most index_topk entries take them all,
-        in order, unscored; the others hold the chosen entries by falling score.
+        in order, unscored; the others hold the chosen entries by falling score. With `picks` fewer slots are filled.
         """
         keys, head_weights = projected[:, : self.compressor.width], projected[:, self.compressor.width :]
         self._write_keys(keys, batch)
         lengths = (batch.positions + 1) // RATIO
         every = torch.arange(self._top_k)
-        chosen = every.masked_fill(every >= lengths[:, None], -1)
-        scored = lengths > self._top_k
+        chosen = every.masked_fill(every >= lengths.clamp(max=self._picks)[:, None], -1)
+        scored = lengths > self._picks
         if bool(scored.any()) and not self.ablated:
             self._score(chosen, scored, lengths, latent, head_weights, batch)
         return chosen
@@ -81,16 +102,21 @@ class Indexer:
                 self._store(closed, segment.pages[closed.entries // ENTRIES_PER_PAGE])
 
     def _store(self, closed: Closed, pages: torch.Tensor) -> None:
-        ops.write_index_keys(
-            self.pool,
-            closed.pooled,
-            self._key_norm,
-            self._rms,
-            self._rope.cos,
-            self._rope.sin,
-            closed.entries * RATIO,
-            pages * ENTRIES_PER_PAGE + closed.entries % ENTRIES_PER_PAGE,
-        )
+        def write(pool: IndexPool) -> None:
+            ops.write_index_keys(
+                pool,
+                closed.pooled,
+                self._key_norm,
+                self._rms,
+                self._rope.cos,
+                self._rope.sin,
+                closed.entries * RATIO,
+                pages * ENTRIES_PER_PAGE + closed.entries % ENTRIES_PER_PAGE,
+            )
+
+        write(self.pool)
+        if self.observer is not None:
+            self.observer.stored(write)
 
     def _score(
         self,
@@ -123,18 +149,25 @@ class Indexer:
         segment: Segment | None,
     ) -> None:
         phase: Phase = "decode" if segment is None else "prefill"
-        positions = batch.positions[rows]
-        query = ops.quantize_query(q[rows], self._rope.cos, self._rope.sin, positions, spec=self.pool.spec, phase=phase)
         seen = lengths[rows].to(torch.int32)
-        logits = ops.paged_logits(
-            query,
-            self.pool,
-            head_weights[rows],
-            page_table.to(torch.int32),
-            seen,
-            weight_scale=self._weight_scale,
-            max_seq_len=int(seen.max()),
-            row_to_seq=None if segment is None else torch.zeros_like(seen),
-            phase=phase,
-        )
-        chosen[rows] = ops.topk(logits, seen, self._top_k, phase=phase).long()
+        longest = int(seen.max())
+
+        def score(pool: IndexPool, picked: torch.Tensor) -> torch.Tensor:
+            wanted, table = rows[picked], page_table if segment is not None else page_table[picked]
+            cos, sin, positions = self._rope.cos, self._rope.sin, batch.positions[wanted]
+            return ops.paged_logits(
+                ops.quantize_query(q[wanted], cos, sin, positions, spec=pool.spec, phase=phase),
+                pool,
+                head_weights[wanted],
+                table.to(torch.int32),
+                seen[picked],
+                weight_scale=self._weight_scale,
+                max_seq_len=longest,
+                row_to_seq=None if segment is None else torch.zeros_like(seen[picked]),
+                phase=phase,
+            )
+
+        logits = score(self.pool, torch.arange(len(rows)))
+        chosen[rows, : self._picks] = ops.topk(logits, seen, self._picks, phase=phase).long()
+        if self.observer is not None:
+            self.observer.scored(score, rows, seen)

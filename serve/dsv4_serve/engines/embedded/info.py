@@ -23,6 +23,7 @@ def describe(options: EngineOptions, context_length: int, pools: CachePools) -> 
         "indexer_dtype": options.indexer_dtype,
         "kv_dtype": options.kv_dtype,
         "hadamard": options.hadamard,
+        "index_convention": pools.spec.convention.name,
         "device": options.device,
         "threads": options.threads or 1,
         "page_tokens": pools.page_tokens,

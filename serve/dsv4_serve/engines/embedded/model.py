@@ -76,7 +76,8 @@ class Model:
             indexer = None
             if ratio == 4:
                 pool = pools.index[number]
-                indexer = Indexer(weights, prefix + "indexer.", config, rope, pool, slots, ablate_index)
+                picks = options.index_topk
+                indexer = Indexer(weights, prefix + "indexer.", config, rope, pool, slots, ablate_index, picks)
             attention = Attention(
                 weights,
                 prefix,

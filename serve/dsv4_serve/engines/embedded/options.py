@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from dsv4_kernels.formats import CONVENTIONS
+
 from .config import PAGE_TOKENS, Device, IndexerDtype, KVDtype
 from .geometry import TILE_TOKENS
 
@@ -21,7 +23,8 @@ class EngineOptions:
     `max_total_tokens` or `kv_bytes` sizes the paged pools (one of them; the default is 16 times the context).
     `cached_tails` is the number of page boundaries whose window and compressor state are kept for prefix hits
     (default: one for each page). `context_length` None takes the model's own. `device` cuda is for checking kernels on
-    a GPU; only on the CPU are results bit-identical whatever is batched together.
+    a GPU; only on the CPU are results bit-identical whatever is batched together. `index_topk` None takes the model's
+    own; another number, and another FP4 `index_convention` than the product's, are for measuring (`dsv4 eval`).
     """
 
     model_path: Path
@@ -29,6 +32,8 @@ class EngineOptions:
     indexer_dtype: IndexerDtype = "fp4"
     kv_dtype: KVDtype = "v4"
     hadamard: bool = True
+    index_convention: str = "aiter"
+    index_topk: int | None = None
     max_total_tokens: int | None = None
     kv_bytes: int | None = None
     cached_tails: int | None = None
@@ -51,6 +56,7 @@ class EngineOptions:
             require(value is None or value >= 1, name, "a positive integer")
 
         require(self.indexer_dtype in get_args(IndexerDtype), "indexer_dtype", "fp4, fp8, bf16 or float32")
+        require(self.index_convention in CONVENTIONS, "index_convention", f"one of {', '.join(CONVENTIONS)}")
         require(self.device in get_args(Device), "device", "cpu or cuda")
         require(self.kv_dtype in get_args(KVDtype), "kv_dtype", "v4, bf16 or float32")
         require(
@@ -66,7 +72,7 @@ class EngineOptions:
             "chunk_tokens",
             f"a positive multiple of {TILE_TOKENS}",
         )
-        for name in ("kv_bytes", "max_running_requests", "context_length"):
+        for name in ("kv_bytes", "index_topk", "max_running_requests", "context_length"):
             positive(name)
         require(self.max_queued_requests >= 0, "max_queued_requests", "0 or a positive integer")
         require(self.cached_tails is None or self.cached_tails >= 0, "cached_tails", "0 or a positive integer")

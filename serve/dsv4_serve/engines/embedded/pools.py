@@ -51,7 +51,8 @@ class CachePools:
 
     def __init__(self, config: ModelConfig, options: EngineOptions, context_length: int) -> None:
         self._config, self._format = config, options.kv_dtype
-        self.spec = IndexSpec.named(INDEX_LAYOUTS[options.indexer_dtype], hadamard=options.hadamard)
+        layout = INDEX_LAYOUTS[options.indexer_dtype]
+        self.spec = IndexSpec.named(layout, options.index_convention, hadamard=options.hadamard)
         self.page_bytes = self._bytes_per_page()
         count = self._page_count(options, context_length)
         self.pages = FreeList("page", count)
