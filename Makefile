@@ -8,13 +8,14 @@ PROFILE ?= tiny
 PORT ?= 8000
 SERVE_FLAGS ?=
 PYTEST_WORKERS ?= 2
+ENGINE ?= sglang
 ENGINES := sglang vllm
 hash = $(shell cat $(1) pyproject.toml | sha256sum | cut -c1-16)
 PRODUCT_STAMP := $(VENV)/.product-$(call hash,locks/product.txt)
 TEST_STAMP := $(VENV)/.test-$(call hash,locks/product.txt locks/test.txt)
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 
-.PHONY: help serve test check fmt deps bench lock clean env test-env sglang-env vllm-env
+.PHONY: help serve test check fmt deps bench image lock clean env test-env sglang-env vllm-env
 
 help: ## list the targets
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -65,6 +66,9 @@ sglang-env vllm-env: %-env: ## an engine as published, without its GPU parts, fo
 bench: test-env ## engine against transformers, launcher against the engine's port; prints tables
 	$(BIN)/python tools/bench_engine.py
 	$(BIN)/python tools/bench_launcher.py
+
+image: $(PRODUCT_STAMP) ## build an image (ENGINE=sglang|vllm|embedded|router, ALLOW_UNRESOLVED=1)
+	@tools/image.sh $(ENGINE)
 
 lock: ## resolve locks/*.in into locks/*.txt
 	tools/lock.sh

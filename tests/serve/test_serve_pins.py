@@ -92,6 +92,8 @@ version = "10.0.0"
 arch = "gfx950"
 [flydsl]
 version = "0.5.0"
+[triton]
+compile = "3.9.0"
 [engines.sglang]
 version = "0.5.23"
 base_image = "acme/engine:v1"   # why this one
@@ -196,7 +198,7 @@ def test_a_resolved_base_is_named_by_digest() -> None:
 
 def test_wrong_engine_and_channel_name_what_there_is() -> None:
     lock = Lock.read(REPOSITORY / "versions.lock")
-    with pytest.raises(UsageError, match="accepted is embedded, sglang, vllm"):
+    with pytest.raises(UsageError, match="accepted is embedded, router, sglang, vllm"):
         build_arguments(lock, "tgi", "current")
     with pytest.raises(UsageError, match="--channel newest: accepted is current, audited"):
         lock.channel("newest")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsv4_serve.errors import UsageError
-from dsv4_serve.pins.lock import DIGEST, EMBEDDED, ENGINES, IMAGE, UNRESOLVED, Lock
+from dsv4_serve.pins.lock import DIGEST, EMBEDDED, ENGINES, IMAGE, ROUTER, UNRESOLVED, Lock
 
 
 def base_reference(lock: Lock, *table: str) -> str:
@@ -16,8 +16,10 @@ def build_arguments(lock: Lock, engine: str, channel: str) -> dict[str, str]:
     """Build arguments of the image of an engine. UsageError names the engines that there are."""
     if engine == EMBEDDED:
         return {"BASE_IMAGE": base_reference(lock, "images", "cpu"), "VERSION": lock.text("dsv4-rocm", "version")}
+    if engine == ROUTER:
+        return {"BASE_IMAGE": base_reference(lock, "images", "cpu"), "ROUTER_VERSION": lock.text("router", "version")}
     if engine not in ENGINES:
-        raise UsageError(f"--engine {engine}: accepted is {EMBEDDED}, {', '.join(ENGINES)}")
+        raise UsageError(f"--engine {engine}: accepted is {EMBEDDED}, {ROUTER}, {', '.join(ENGINES)}")
     return {
         "BASE_IMAGE": base_reference(lock, "engines", engine),
         "ENGINE": engine,
@@ -26,6 +28,7 @@ def build_arguments(lock: Lock, engine: str, channel: str) -> dict[str, str]:
         "AITER_REPOSITORY": lock.text("aiter", "repository"),
         "AITER_COMMIT": lock.text("aiter", channel, "commit"),
         "FLYDSL_VERSION": lock.text("flydsl", "version"),
+        "TRITON_COMPILE": lock.text("triton", "compile"),
         "GPU_ARCH": lock.text("rocm", "arch"),
         "VERSION": lock.text("dsv4-rocm", "version"),
     }

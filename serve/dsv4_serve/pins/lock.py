@@ -15,6 +15,7 @@ IMAGE, DIGEST, COMMIT = "base_image", "base_digest", "commit"
 FULL_COMMIT = 40
 ENGINES = ("sglang", "vllm")
 EMBEDDED = "embedded"
+ROUTER = "router"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Lock:
 
 def refuse_open(lock: Lock, engine: str, channel: str, allow: bool) -> list[str]:
     """What a build of `engine` would use unresolved: CommandError with all of it, or its names when allowed."""
-    tables = (("images", "cpu"),) if engine == EMBEDDED else (("engines", engine), ("aiter", channel))
+    tables = (("images", "cpu"),) if engine in (EMBEDDED, ROUTER) else (("engines", engine), ("aiter", channel))
     found = [pin.name for pin in lock.open_pins(tables)]
     if found and not allow:
         raise CommandError(
