@@ -206,8 +206,11 @@ class Kernel:
         self.function, self.program = function, program
 
     def __getitem__(self, grid: tuple[int]) -> Any:
-        def launch(*arguments: Any, num_warps: int, enable_fp_fusion: bool, **constants: Any) -> Any:
+        def launch(
+            *arguments: Any, num_warps: int, enable_fp_fusion: bool, maxnreg: int = 255, **constants: Any
+        ) -> Any:
             assert (num_warps, enable_fp_fusion) == (4, True)
+            assert maxnreg <= 255
             for self.program.id in range(grid[0]):
                 given = [Pointer(a) if isinstance(a, Tensor) else a for a in arguments]
                 self.function(*given, **constants)

@@ -133,6 +133,16 @@ def _ones_pool(device: torch.device) -> IndexPool:
 
 
 def _logits(backend: Implementation, device: torch.device) -> str:
+    """Rows of one and two pages; on a GPU also rows of 512, for which a backend may launch another kernel."""
+    for pages in (2, 512) if device.type == "cuda" else (2,):
+        difference = _logits_of(backend, device, pages)
+        if difference:
+            return difference
+    return ""
+
+
+def _logits_of(backend: Implementation, device: torch.device, pages: int) -> str:
+    """Three rows whose tables name two pages in turn, so that every key and every logit follows from its slot."""
     pool = _ones_pool(device)
     head = torch.arange(HEADS, device=device)
     scale = torch.zeros(3, 1, GROUPS, 16, 4, dtype=torch.uint8, device=device)
@@ -140,14 +150,17 @@ def _logits(backend: Implementation, device: torch.device) -> str:
     payload = torch.full((3, HEADS, 64), 0x22, dtype=torch.uint8, device=device)
     query = Query(PLAIN, HEADS, payload=payload, scale=scale)
     weights = (head.float() - 7).expand(3, HEADS).to(torch.bfloat16).contiguous()
-    table = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=torch.int32, device=device)
-    lengths = torch.tensor([128, 65, 0], dtype=torch.int32, device=device)
-    seqs = torch.tensor([1, 0, 0], dtype=torch.int32, device=device)
-    starts = torch.tensor([3, 64, 0], dtype=torch.int32, device=device)
+    pattern = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=torch.int32, device=device)
+    table = pattern.repeat(1, pages // 2)
+    keys = pages * 64
+    lengths, seqs, starts = (
+        torch.tensor(v, dtype=torch.int32, device=device) for v in ([keys, keys - 63, 0], [1, 0, 0], [3, keys - 64, 0])
+    )
     weighted = float(((head.float() - 7) * (1 + head % 2)).sum()) * HEAD_DIM * 0.5
-    column = torch.arange(128, device=device)
-    for form, rows, opened in (("", None, None), (" of a shared sequence", seqs, None), (" of a window", seqs, starts)):
-        got = backend.paged_logits(query, pool, weights, table, lengths, rows, opened, 0.5, 128, torch.float32)
+    column = torch.arange(keys, device=device)
+    forms = (("", None, None), (" of a shared sequence", seqs, None), (" of a window", seqs, starts))
+    for form, rows, opened in (*forms, (" of a window of its own", None, starts)):
+        got = backend.paged_logits(query, pool, weights, table, lengths, rows, opened, 0.5, keys, torch.float32)
         for row in range(3):
             slot = table[row if rows is None else rows[row]].long()[column // 64] * 64 + column % 64
             known = torch.where(slot % 2 == 0, weighted * torch.exp2((slot % 3).float()), 0.0)

@@ -1,13 +1,13 @@
-"""Compiles the shipped Hopper kernels for sm90 with the assembler that Triton brings: `python hopper_compile.py KERNELS`.
+"""Compiles the shipped Hopper kernels for sm90 with the assembler that Triton brings, and prints what they take.
 
 A program of its own, because kernels that another test has compiled or launched leave state in their JIT functions.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
+
+from dsv4_kernels.hopper import kernels, logits
 
 TYPES = {
     "query_ptr": "*i32",
@@ -38,12 +40,11 @@ def compile_kernel(function: Any, constants: dict[str, Any]) -> Any:
         else:
             signature[name] = "fp32" if name == "weight_scale" else "i32"
     source = GluonASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    bound = {"maxnreg": logits.GROUP_REGISTERS} if "GROUP" in constants else {}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, **bound})
 
 
 def main() -> None:
-    from dsv4_kernels.hopper import kernels
-
     for heads in (64, 32):
         for function, more in (
             (kernels.brief_kernel, {}),
@@ -51,24 +52,24 @@ def main() -> None:
             (kernels.groups_kernel, {"GROUP": 4, "WINDOWED": False}),
         ):
             compiled = compile_kernel(function, {"HEADS": heads, **more, **PAGES})
-            ptx = compiled.asm["ptx"]
-            products = len(re.findall("wgmma.mma_async", ptx))
-            stack = re.findall(r"\.local \.align", ptx)
-            print(f"{function.fn.__name__} {heads} products {products} spilled {len(stack) + spilled(compiled)}")
+            registers, stack = resources(compiled)
+            products = len(re.findall("wgmma.mma_async", compiled.asm["ptx"]))
+            print(json.dumps([function.fn.__name__, heads, products, registers, stack]))
 
 
-def spilled(compiled: Any) -> int:
-    """Bytes of stack that the assembler took."""
+def resources(compiled: Any) -> tuple[int, int]:
+    """Registers of a thread and bytes of its stack, as the assembler gave them."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
         told = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
-    return sum(map(int, re.findall(r"STACK:(\d+)", told.stdout + told.stderr)))
+    found = re.search(r"REG:(\d+) STACK:(\d+)", told.stdout + told.stderr)
+    assert found
+    return int(found[1]), int(found[2])
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as cache:
         triton.knobs.cache.dir = cache
-        sys.path.insert(0, sys.argv[1])
         main()

@@ -6,6 +6,7 @@ The kernels themselves run on a GPU only; `tools/h200` measures them there.
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -160,9 +161,12 @@ def test_other_shapes_go_to_the_portable_kernels_and_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str, heads: int, told: str
 ) -> None:
     served: list[Query] = []
-    monkeypatch.setattr(
-        hopper.portable, "paged_logits", lambda query, *_rest: served.append(query) or torch.zeros(1, 64)
-    )
+
+    def serve(query: Query, *_rest: object) -> Tensor:
+        served.append(query)
+        return torch.zeros(1, 64)
+
+    monkeypatch.setattr(hopper.portable, "paged_logits", serve)
     hopper._warn.cache_clear()
     spec = IndexSpec.named(layout)
     query = Query(spec, heads, payload=torch.zeros(1, heads, 64, dtype=torch.uint8))
@@ -194,9 +198,17 @@ def test_what_it_cannot_do_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton.backends.nvidia") is None, reason="needs Triton's NVIDIA backend")
-def test_kernels_compile_for_sm90_without_spills() -> None:
-    """All shipped variants, by the assembler that comes with Triton; nothing is executed."""
-    code = Path(__file__).with_name("hopper_compile.py")
-    done = subprocess.run([sys.executable, str(code), str(PACKAGE.parents[1])], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" spilled 0") == 6, done.stdout
+def test_kernels_compile_for_sm90_and_as_many_fit_as_launches_count_on() -> None:
+    """By the assembler that comes with Triton; nothing is executed. A multiprocessor has 65,536 registers."""
+    command = [sys.executable, str(Path(__file__).with_name("hopper_compile.py"))]
+    done = subprocess.run(command, env={"PYTHONPATH": str(PACKAGE.parents[1])}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    compiled = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(compiled) == 6
+    for name, heads, products, registers, stack in compiled:
+        group = name == "groups_kernel"
+        pages = 2 if name == "rows_kernel" else 1
+        # Four steps of 32 over the dimensions, then steps of 16 over the columns.
+        assert products == pages * (4 + heads * (4 if group else 1) // 16)
+        assert stack <= (16 if group else 0)
+        assert 65536 // (128 * registers) >= (hopper.PROGRAMS.groups if group else hopper.PROGRAMS.wave)

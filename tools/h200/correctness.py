@@ -49,7 +49,7 @@ GROUPS: dict[str, tuple[int, tuple[Variant, ...]]] = {
     ),
     "single72": (64, (Variant("72 registers", programs=LOOPING, registers=72),)),
     "groups": (64, (Variant("groups", shared=True), Variant("groups, windows", shared=True, windowed=True))),
-    "groups128": (64, (Variant("groups, 128 registers", shared=True, registers=128),)),
+    "groups160": (64, (Variant("groups, 160 registers", shared=True, registers=160),)),
     "heads32": (
         32,
         (

@@ -21,7 +21,7 @@ from typing import Any
 from tools.h200 import report
 from tools.h200.stages import Stage
 
-CORRECT = ("single", "groups", "heads32", "single72", "groups128")
+CORRECT = ("single", "groups", "heads32", "single72", "groups160")
 TIE = 1e-4
 ENGINES = ("portable", "auto")
 """Backends of the engine on the GPU; `auto` takes hopper for the logits."""

@@ -19,13 +19,13 @@ from dsv4_kernels.hopper import logits as hopper
 from dsv4_kernels.hopper.logits import Programs
 
 LARGE = Shape(64, 65536)
-SHAPES = (LARGE, Shape(64, 16384), Shape(256, 16384), Shape(16, 2048), Shape(1, 16384))
 GROUPS = Shape(64, 65536, group=4)
 WIDTHS = (Shape(64, 8192), Shape(64, 8192, width=1 << 20))
 RAGGED = Shape(64, 65536, ragged=True)
 FEWER_HEADS = Shape(64, 65536, heads=32)
 DENSER = Programs(wave=7)
 """Seven programs a multiprocessor, which 72 registers allow."""
+MORE_WAVES = Programs(many=30)
 HALVED = Programs(many=12)
 
 Candidates = dict[str, Callable[[Inputs], Launch]]
@@ -68,34 +68,31 @@ def fp8(next_n: int = 1) -> Callable[[Inputs], Launch]:
     return lambda inputs: deepgemm.launch(inputs, next_n)
 
 
+STANDARD: Candidates = {
+    "fp8": fp8(),
+    "hopper": hopper_launch(),
+    "hopper, 72 registers": hopper_launch(DENSER, 72),
+    "portable": portable_launch,
+}
+MORE: Candidates = {"hopper, 30 programs": hopper_launch(MORE_WAVES), "hopper, 12 programs": hopper_launch(HALVED)}
 PLAN: tuple[tuple[Shape, Candidates], ...] = (
-    *(
-        (
-            shape,
-            {
-                "fp8": fp8(),
-                "hopper": hopper_launch(),
-                "hopper 72 registers": hopper_launch(DENSER, 72),
-                "portable": portable_launch,
-            },
-        )
-        for shape in SHAPES
-    ),
+    (LARGE, STANDARD | MORE),
+    (Shape(64, 16384), STANDARD | {"hopper, runs of 8": hopper_launch(Programs(long_run=8))}),
+    (Shape(256, 16384), STANDARD | MORE),
+    (Shape(16, 2048), STANDARD | {"hopper, two pages": hopper_launch(Programs(wave=2))}),
+    (Shape(1, 16384), STANDARD | {"hopper, two pages": hopper_launch(Programs(wave=1))}),
     (
         GROUPS,
         {
             "hopper": hopper_launch(),
-            "hopper 128 registers": hopper_launch(registers=128),
-            "hopper, 3 programs": hopper_launch(Programs(groups=3)),
+            "hopper, 160 registers, 3 programs": hopper_launch(Programs(groups=3), 160),
+            "hopper, 8 programs": hopper_launch(Programs(groups=8)),
             "fp8 next_n=2": fp8(2),
             "portable": portable_launch,
         },
     ),
     *((shape, {"hopper": hopper_launch(), "portable": portable_launch}) for shape in WIDTHS),
-    (
-        RAGGED,
-        {"fp8": fp8(), "hopper": hopper_launch(), "hopper 12 programs": hopper_launch(HALVED)},
-    ),
+    (RAGGED, {"fp8": fp8(), "hopper": hopper_launch()} | MORE),
     (FEWER_HEADS, {"hopper": hopper_launch()}),
 )
 LOOPED = {"fp8", "hopper"}

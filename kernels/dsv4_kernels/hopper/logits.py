@@ -22,21 +22,25 @@ GROUP = 4
 """Rows that share unpacked pages: two columns each of the eight that the narrowest product has."""
 
 
+GROUP_REGISTERS = 128
+"""Of a thread of a group: four programs stay resident, for 16 bytes that spill outside the loop over pages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Thread blocks a multiprocessor that a launch aims at, as measured on one H200 (docs/benchmarks.md)."""
+    """Thread blocks a multiprocessor that a launch aims at, by the registers that the kernels take."""
 
     wave: int = 6
-    """Single rows while runs are short: what is resident at once."""
+    """Single rows while runs are short: what is resident at once with 80 registers a thread."""
 
-    many: int = 21
-    """Single rows with longer runs, so that rows of different lengths balance."""
+    many: int = 18
+    """Single rows with longer runs: three waves, so that rows of different lengths balance."""
 
     long_run: int = 32
     """Pages a program from which on runs are long."""
 
     groups: int = 4
-    """Groups of rows."""
+    """Groups of rows: what is resident at once."""
 
 
 PROGRAMS = Programs()
@@ -98,7 +102,7 @@ def launch(
 ) -> object:
     """Launch the kernel that fits into `out` float32 [T, n], and return it compiled.
 
-    `registers` bounds those of a thread, for measurements.
+    `programs` and `registers`, a bound on those of a thread, are for measurements.
     """
     if query.payload is None or query.scale is None:
         raise ArgumentError("query", "a query without payload or scale", "a packed FP4 query on the hopper backend")
@@ -115,6 +119,8 @@ def launch(
     )
     numbers = (page_table.stride(0), weights.stride(0), out.stride(0), weight_scale)
     constants = {"HEADS": heads, "KEYS_STRIDE": pool.payload_stride // 4, "SCALES_STRIDE": pool.scale_stride // 2}
+    if row_to_seq is not None:
+        registers = registers or GROUP_REGISTERS
     options = {"enable_fp_fusion": True} | ({"maxnreg": registers} if registers else {})
     opened = starts if starts is not None else ends
     processors = _processors(pool.device)
