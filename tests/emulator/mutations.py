@@ -10,7 +10,7 @@ from typing import Literal
 from gfx950_emulator.front_end.instruction import Instruction, parse_instruction
 from gfx950_emulator.front_end.kernel import Kernel
 
-Kind = Literal["barrier", "waitcnt", "offset", "op_sel"]
+Kind = Literal["barrier", "waitcnt", "relaxed", "offset", "op_sel"]
 _COUNTERS = ("vmcnt", "lgkmcnt")
 
 
@@ -29,14 +29,23 @@ class Mutant:
 
 
 def mutants(kernel: Kernel) -> Iterator[Mutant]:
-    """Every mutant of a kernel: each barrier and each wait deleted, each offset shifted, each op_sel flipped."""
+    """Every mutant of a kernel: each barrier and wait deleted, each count of a wait raised by one, each offset shifted,
+    each bit of op_sel flipped."""
     for pc, instruction in enumerate(kernel.instructions):
         if instruction.mnemonic == "s_barrier":
             yield _changed(kernel, "barrier", pc, "s_nop 0")
         elif instruction.mnemonic == "s_waitcnt":
             yield _changed(kernel, "waitcnt", pc, "s_nop 0")
+            yield from _relaxed_waits(kernel, pc, instruction)
         else:
             yield from _operand_mutants(kernel, pc, instruction)
+
+
+def _relaxed_waits(kernel: Kernel, pc: int, instruction: Instruction) -> Iterator[Mutant]:
+    """One outstanding operation more than the compiler allows, for each counter."""
+    text = instruction.text
+    for match in re.finditer(r"(?:vmcnt|lgkmcnt)\((\d+)\)", text):
+        yield _changed(kernel, "relaxed", pc, f"{text[: match.start(1)]}{int(match[1]) + 1}{text[match.end(1) :]}")
 
 
 def _operand_mutants(kernel: Kernel, pc: int, instruction: Instruction) -> Iterator[Mutant]:
