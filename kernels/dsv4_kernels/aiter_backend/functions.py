@@ -6,6 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from dsv4_kernels.errors import BackendUnavailableError
@@ -28,17 +29,15 @@ class AiterFunction:
         return function(*arguments, **named)
 
     def resolve(self) -> Callable[..., Any]:
-        try:
-            function: Callable[..., Any] | None = getattr(importlib.import_module(self.module), self.name, None)
-        except ImportError as error:
-            raise BackendUnavailableError(f"cannot import {self.module}: {error}") from error
-        if function is None or not callable(function):
+        function = getattr(_module(self.module), self.name, None)
+        if not callable(function):
             raise BackendUnavailableError(f"{self.module} has no {self.name}")
         try:
             inspect.signature(function).bind(*(None,) * self.positional, **dict.fromkeys(self.named))
         except TypeError as error:
             raise BackendUnavailableError(f"{self.module}.{self.name} has another signature: {error}") from error
-        return function
+        found: Callable[..., Any] = function
+        return found
 
 
 QUERY = AiterFunction(
@@ -60,7 +59,14 @@ PREFILL = AiterFunction("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4_prefill", 
 
 def fp4x2() -> Any:
     """AITER's dtype of two codes a byte."""
+    dtype = getattr(getattr(_module("aiter"), "dtypes", None), "fp4x2", None)
+    if dtype is None:
+        raise BackendUnavailableError("aiter has no dtypes.fp4x2")
+    return dtype
+
+
+def _module(name: str) -> ModuleType:
     try:
-        return importlib.import_module("aiter").dtypes.fp4x2
-    except (ImportError, AttributeError) as error:
-        raise BackendUnavailableError(f"aiter.dtypes.fp4x2: {error}") from error
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BackendUnavailableError(f"cannot import {name}: {error}") from error
