@@ -113,6 +113,7 @@ def _compile(variant: KernelVariant) -> Any:
         "SHARED": variant.shared,
         "WINDOWED": variant.windowed,
         "FAST": variant.fast,
+        "PAGE8": variant.page8,
         "DENSE": variant.dense,
     }
     source = GluonASTSource(

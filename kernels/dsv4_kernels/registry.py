@@ -25,7 +25,7 @@ class KernelVariant:
 
     `rows` consecutive rows share a wave; `shared`: rows say which sequence they belong to (prefill, verify);
     `windowed`: rows begin at a key of their own; `dense`: pages lie without gaps; `fast`: inline assembly on matrix
-    results.
+    results; `page8`: layout split8 instead of split64.
     """
 
     name: str
@@ -38,6 +38,7 @@ class KernelVariant:
     windowed: bool = False
     dense: bool = True
     fast: bool = True
+    page8: bool = False
 
 
 OPS: tuple[str, ...] = (
@@ -68,20 +69,22 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-def logits_name(heads: int, rows: int, *, shared: bool, windowed: bool, dense: bool, fast: bool) -> str:
+def logits_name(
+    heads: int, rows: int, *, shared: bool, windowed: bool, dense: bool, fast: bool, page8: bool = False
+) -> str:
     """Name of the gfx950 paged-logits kernel with these compile-time choices."""
-    choices = "_shared" * shared + "_windowed" * windowed + "_strided" * (not dense)
+    choices = "_page8" * page8 + "_shared" * shared + "_windowed" * windowed + "_strided" * (not dense)
     return f"paged_logits_h{heads}_r{rows}{choices}_{'fast' if fast else 'plain'}"
 
 
 def _gfx950_logits(
-    heads: int, rows: int, *, shared: bool = False, windowed: bool = False, dense: bool = True
+    heads: int, rows: int, *, shared: bool = False, windowed: bool = False, dense: bool = True, page8: bool = False
 ) -> tuple[KernelVariant, KernelVariant]:
     """The fast and the plain form of one choice."""
 
     def variant(backend: BackendName, fast: bool) -> KernelVariant:
-        name = logits_name(heads, rows, shared=shared, windowed=windowed, dense=dense, fast=fast)
-        return KernelVariant(name, "paged_logits", backend, "gfx950", heads, rows, shared, windowed, dense, fast)
+        name = logits_name(heads, rows, shared=shared, windowed=windowed, dense=dense, fast=fast, page8=page8)
+        return KernelVariant(name, "paged_logits", backend, "gfx950", heads, rows, shared, windowed, dense, fast, page8)
 
     return variant("gfx950", True), variant("gfx950_plain", False)
 
@@ -99,6 +102,8 @@ VARIANTS: tuple[KernelVariant, ...] = tuple(
         _gfx950_logits(heads, rows, shared=True, dense=False),
         _gfx950_logits(heads, rows, shared=True, windowed=True),
         _gfx950_logits(heads, rows, shared=True, windowed=True, dense=False),
+        _gfx950_logits(heads, 1, page8=True),
+        _gfx950_logits(heads, rows, shared=True, page8=True),
     )
     for variant in pair
 )

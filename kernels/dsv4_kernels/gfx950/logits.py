@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.gfx950 import compiled
-from dsv4_kernels.layout import SPLIT64
+from dsv4_kernels.layout import SPLIT8, SPLIT64
 from dsv4_kernels.pool import IndexPool, Query
 from dsv4_kernels.registry import ROWS_PER_WAVE, logits_name
 
@@ -43,8 +43,9 @@ def launch(
     if splits is None:
         splits = max(1, min(WAVES // blocks, -(-out.shape[1] // 64)))
     shift = splits.bit_length() - 1
-    dense = pool.payload_stride == SPLIT64.payload_spec.bytes_per_page
-    dense = dense and pool.scale_stride == SPLIT64.scale_spec.bytes_per_page
+    layout = pool.spec.layout
+    dense = pool.payload_stride == layout.payload_spec.bytes_per_page
+    dense = dense and pool.scale_stride == layout.scale_spec.bytes_per_page
     arguments: dict[str, Tensor | int | float] = {
         "q_ptr": query.payload,
         "q_scale_ptr": query.scale,
@@ -70,7 +71,7 @@ def launch(
     if store is not None:
         if weights.dtype != torch.bfloat16:
             raise ArgumentError("weights.dtype", weights.dtype, "torch.bfloat16 with kernels compiled ahead of time")
-        choice = {"shared": shared, "windowed": windowed, "dense": dense, "fast": fast}
+        choice = {"shared": shared, "windowed": windowed, "dense": dense, "fast": fast, "page8": layout == SPLIT8}
         name = logits_name(query.heads, rows_per_wave, **choice)
         store.launch(name, (blocks, 1 << shift, 1), arguments)
         return None
@@ -84,6 +85,7 @@ def launch(
         SHARED=shared,
         WINDOWED=windowed,
         FAST=fast,
+        PAGE8=layout == SPLIT8,
         DENSE=dense,
         num_warps=1,
         enable_fp_fusion=True,
@@ -96,8 +98,9 @@ def rows_per_wave(heads: int, row_to_seq: Tensor | None) -> int:
 
 
 def _check(query: Query, pool: IndexPool) -> None:
-    if pool.spec.layout != SPLIT64:
-        raise ArgumentError("pool.spec.layout", repr(pool.spec.layout.name), "'split64' on the gfx950 backend")
+    if pool.spec.layout not in (SPLIT64, SPLIT8):
+        name = repr(pool.spec.layout.name)
+        raise ArgumentError("pool.spec.layout", name, "'split64' or 'split8' on the gfx950 backend")
     if query.heads not in ROWS_PER_WAVE:
         raise ArgumentError("query.heads", query.heads, "16, 32, 64 or 128 on the gfx950 backend")
 

@@ -1,7 +1,8 @@
 """FP4 paged logits for CDNA4: one wave is one workgroup, so page ids, addresses and loop control are scalar.
 
 A wave takes up to four consecutive rows and a share of their pages; the rows of one sequence meet each key in registers
-once. Nothing passes through LDS. Layout split64. The same kernel serves decode, prefill windows and row groups.
+once. Nothing passes through LDS. The same kernel serves decode, prefill windows and row groups, in the layouts split64
+and split8.
 """
 
 # Device code: its types are the compiler's, its tuples grow by addition only.
@@ -17,7 +18,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.amd import hint
 
 from dsv4_kernels.gfx950.epilogue import prepare_weights
-from dsv4_kernels.gfx950.page import load_page_id, load_scales, load_tile, score_pages
+from dsv4_kernels.gfx950.page import load_ids, load_scales, load_tile, score_pages
 
 FAR = gl.constexpr(0x7FFFFFFF)
 
@@ -58,8 +59,8 @@ def _windows(
 
 @gluon.jit
 def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS: gl.constexpr, R: gl.constexpr,
-               SHARED: gl.constexpr, WINDOWED: gl.constexpr, FAST: gl.constexpr, DENSE: gl.constexpr,
-               MFMA: gl.constexpr, LANES: gl.constexpr):
+               SHARED: gl.constexpr, WINDOWED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr,
+               DENSE: gl.constexpr, MFMA: gl.constexpr, LANES: gl.constexpr):
     """Score one run of rows of one sequence against this wave's share of its pages."""
     payload_ptr, scale_ptr, payload_stride, scale_stride, stride_table = pool
     seq_ptr, starts_ptr, ends_ptr = windows
@@ -83,22 +84,29 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         nb = gl.arange(0, 16, layout=gl.SliceLayout(0, B))
         ns = gl.arange(0, 16, layout=gl.SliceLayout(1, BS))
         cs = gl.arange(0, 4, layout=gl.SliceLayout(0, BS))
-        key_offsets = ((kb // 16) * 1024 + kb % 16)[:, None] + (nb * 16)[None, :]
-        scale_offsets = ns[:, None] + (cs * 16)[None, :]
-        table_row = table_ptr + seq.to(gl.int64) * stride_table + p0
-        table_bytes = table_row.cast(gl.pointer_type(gl.int8, const=True), bitcast=True)
+        table_row = table_ptr + seq.to(gl.int64) * stride_table
+        # Look-ahead stops at the last id of the row (split8) or of this wave (split64): nothing past it is read.
+        if PAGE8:
+            key_offsets = ((kb // 16) * 32 + kb % 16)[:, None] + ((nb % 4) * 128 + (nb % 8 // 4) * 16)[None, :]
+            scale_offsets = (ns % 8)[:, None] + (cs * 8)[None, :]
+            table = (table_row + p0 * 8, ((last + 7) >> 3) - 1 - p0 * 8, nb // 8)
+        else:
+            key_offsets = ((kb // 16) * 1024 + kb % 16)[:, None] + (nb * 16)[None, :]
+            scale_offsets = ns[:, None] + (cs * 16)[None, :]
+            table = (table_row + p0, (p1 - p0 - 1) * 4, 0)
         scale_words = scale_ptr.cast(gl.pointer_type(gl.int32), bitcast=True)
-        # Byte offset of the last page id: look-ahead stops there, nothing past a row's pages is read.
-        last_id = ((p1 - p0 - 1) * 4).to(gl.uint32)
-        page = gl.load(table_row).to(gl.int64)
-        scales = load_scales(scale_words, page, scale_offsets, scale_stride, DENSE)
+        source = (payload_ptr, scale_words, key_offsets, scale_offsets, payload_stride, scale_stride)
+        page = load_ids(table[0], 0 * p0, table[1], table[2], PAGE8)
+        if not PAGE8:
+            page = page.to(gl.int64)
+        scales = load_scales(source, page, PAGE8, DENSE)
         hint.sched_barrier()
         keys = ()
         for t in gl.static_range(4):
-            keys = keys + (load_tile(payload_ptr, page, t, key_offsets, payload_stride, DENSE),)
+            keys = keys + (load_tile(source, page, t, PAGE8, DENSE),)
             hint.sched_barrier()
-        state = (keys, scales, load_page_id(table_bytes, gl.minimum(last_id, 4)), gl.arange(0, 64, layout=LANES))
-        source = (payload_ptr, scale_words, key_offsets, scale_offsets, payload_stride, scale_stride)
+        state = (keys, scales, load_ids(table[0], 0 * p0 + 4, table[1], table[2], PAGE8),
+                 gl.arange(0, 64, layout=LANES))
         # One buffer for all R rows: a descriptor each would be copied in every iteration.
         out_base = out_ptr + row0.to(gl.int64) * stride_out + p0 * 64
         sink = (out_base, stride_out, p0 * 64, lows, highs)
@@ -107,12 +115,12 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         a = (inner - p0) * 4
         b = (gl.maximum(gl.minimum(inner_last >> 6, p1), inner) - p0) * 4
         end = (p1 - p0) * 4
-        state = score_pages(0, a, last_id, state, rows_data, source, table_bytes, sink,
-                            HEADS, R, True, FAST, DENSE, MFMA, LANES)
-        state = score_pages(a, b, last_id, state, rows_data, source, table_bytes, sink,
-                            HEADS, R, False, FAST, DENSE, MFMA, LANES)
-        score_pages(b, end, last_id, state, rows_data, source, table_bytes, sink,
-                    HEADS, R, True, FAST, DENSE, MFMA, LANES)
+        state = score_pages(0, a, state, rows_data, source, table, sink,
+                            HEADS, R, True, FAST, PAGE8, DENSE, MFMA, LANES)
+        state = score_pages(a, b, state, rows_data, source, table, sink,
+                            HEADS, R, False, FAST, PAGE8, DENSE, MFMA, LANES)
+        score_pages(b, end, state, rows_data, source, table, sink,
+                    HEADS, R, True, FAST, PAGE8, DENSE, MFMA, LANES)
 
 
 # One compilation whatever the strides, counts and alignments of slices: a table may have any width.
@@ -125,7 +133,7 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
                         starts_ptr, ends_ptr, out_ptr, rows, payload_stride, scale_stride, stride_table,
                         stride_weights, stride_out, weight_scale, split_shift,
                         HEADS: gl.constexpr, COLUMNS: gl.constexpr, R: gl.constexpr, SHARED: gl.constexpr,
-                        WINDOWED: gl.constexpr, FAST: gl.constexpr, DENSE: gl.constexpr):
+                        WINDOWED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, DENSE: gl.constexpr):
     """Grid (ceil(rows / R), 2 ** split_shift), one wave each; `ops.paged_logits` says what is computed.
 
     `payload_stride` is the distance of two pages in units of 16 bytes, `scale_stride` in words of 4.
@@ -160,7 +168,7 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
     if R == 1:
         where = (row0, rows, 0, split, split_shift)
         _score_run(rows_data, pool, table_ptr, windows, out, where,
-                   HEADS, R, SHARED, WINDOWED, FAST, DENSE, MFMA, LANES)
+                   HEADS, R, SHARED, WINDOWED, FAST, PAGE8, DENSE, MFMA, LANES)
     else:
         for lead in range(0, R):
             here = gl.minimum(row0 + lead, rows - 1)
@@ -168,4 +176,4 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
             if (row0 + lead < rows) & ((lead == 0) | new):
                 where = (row0, rows, lead, split, split_shift)
                 _score_run(rows_data, pool, table_ptr, windows, out, where,
-                           HEADS, R, SHARED, WINDOWED, FAST, DENSE, MFMA, LANES)
+                           HEADS, R, SHARED, WINDOWED, FAST, PAGE8, DENSE, MFMA, LANES)

@@ -1,4 +1,8 @@
-"""One page of 64 keys of the split64 layout: loads straight into matrix operands, scores of one to four rows."""
+"""64 keys, a page of split64 or eight of split8: loads straight into matrix operands, scores of one to four rows.
+
+Both layouts keep the 16 bytes of a key's group together, which is what a lane holds of the matrix operand. In split64
+the page id is one scalar and a lane's four scales are one word; in split8 each lane has a page id of its own.
+"""
 
 # Device code: its types are the compiler's, its tuples grow by addition only, and both arms of a branch must return.
 # mypy: ignore-errors
@@ -15,35 +19,60 @@ from dsv4_kernels.gfx950.epilogue import head_sum, transpose_reduce
 
 
 @gluon.jit
-def load_tile(payload_ptr, page, T: gl.constexpr, offsets, stride, DENSE: gl.constexpr):
-    """Tile T (16 keys) of a page: 16 bytes a lane, the B operand as the matrix instruction wants it."""
-    if DENSE:
-        base = payload_ptr + page * 4096
+def load_tile(source, page, T: gl.constexpr, PAGE8: gl.constexpr, DENSE: gl.constexpr):
+    """Tile T (16 keys): 16 bytes a lane, the B operand as the matrix instruction wants it."""
+    payload_ptr, _, key_offsets, _, stride, _ = source
+    # Strides come in units of 16 bytes, so that the compiler knows a lane's 16 bytes to be aligned.
+    if PAGE8:
+        ids = page[T].to(gl.int64)
+        at = ids * 512 if DENSE else ids * stride * 16
+        return gl.load(payload_ptr + (at[None, :] + key_offsets))
     else:
-        # In units of 16 bytes, so that the compiler knows a lane's 16 bytes to be aligned.
-        base = payload_ptr + page * stride * 16
-    return gl.load(base + T * 256 + offsets)
+        base = payload_ptr + page * 4096 if DENSE else payload_ptr + page * stride * 16
+        return gl.load(base + T * 256 + key_offsets)
 
 
 @gluon.jit
-def load_scales(scale_words_ptr, page, offsets, stride, DENSE: gl.constexpr):
-    """One 32-bit word a lane: byte t is the scale of the lane's key of tile t."""
-    if DENSE:
-        return gl.load(scale_words_ptr + page * 64 + offsets)
+def load_scales(source, page, PAGE8: gl.constexpr, DENSE: gl.constexpr):
+    """Scales of 64 keys: a word a lane whose byte t belongs to tile t (split64), or a byte a lane and tile (split8)."""
+    _, scale_words_ptr, _, scale_offsets, _, stride = source
+    if PAGE8:
+        scale_ptr = scale_words_ptr.cast(gl.pointer_type(gl.uint8), bitcast=True)
+        scales = ()
+        for t in gl.static_range(4):
+            # The same lanes hold a key's scales and its bytes: nothing moves.
+            ids = gl.convert_layout(page[t], gl.SliceLayout(1, scale_offsets.type.layout), assert_trivial=True)
+            at = ids.to(gl.int64) * 32 if DENSE else ids.to(gl.int64) * stride * 4
+            scales = scales + (gl.load(scale_ptr + (at[:, None] + scale_offsets)),)
+        return scales
     else:
-        return gl.load(scale_words_ptr + page * stride + offsets)
+        base = scale_words_ptr + page * 64 if DENSE else scale_words_ptr + page * stride
+        return gl.load(base + scale_offsets)
 
 
 @gluon.jit
-def load_page_id(table_bytes_ptr, offset):
-    """Page id at a byte offset of a constant table: a scalar load."""
-    word = (table_bytes_ptr + offset.to(gl.uint64)).cast(gl.pointer_type(gl.int32, const=True), bitcast=True)
-    return gl.load(word)
+def load_ids(table_ptr, offset, last_id, lanes, PAGE8: gl.constexpr):
+    """Page ids of the 64 keys whose split64 id stands at byte `offset` of the table row; none past `last_id` is read.
+
+    split64: one scalar load from a constant table. split8: for each tile the id of each lane's key.
+    """
+    if PAGE8:
+        ids = ()
+        for t in gl.static_range(4):
+            ids = ids + (gl.load(table_ptr + gl.minimum(offset * 2 + t * 2 + lanes, last_id)),)
+        return ids
+    else:
+        row = table_ptr.cast(gl.pointer_type(gl.int8, const=True), bitcast=True)
+        at = row + gl.minimum(offset.to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
+        return gl.load(at.cast(gl.pointer_type(gl.int32, const=True), bitcast=True))
 
 
 @gluon.jit
-def scale_byte(words, T: gl.constexpr):
-    return ((words >> (8 * T)) & 255).to(gl.uint8)
+def scale_of(scales, T: gl.constexpr, PAGE8: gl.constexpr):
+    if PAGE8:
+        return scales[T]
+    else:
+        return ((scales >> (8 * T)) & 255).to(gl.uint8)
 
 
 @gluon.jit
@@ -56,33 +85,37 @@ def scaled_product(keys, key_scale, q, q_scale, HEADS: gl.constexpr, MFMA: gl.co
 
 
 @gluon.jit
-def score_page(state, next_id_offset, rows, pool, table_bytes_ptr, sink, HEADS: gl.constexpr, R: gl.constexpr,
-               MASKED: gl.constexpr, FAST: gl.constexpr, DENSE: gl.constexpr, MFMA: gl.constexpr, LANES: gl.constexpr):
-    """Score the page held in `state` for R rows while the next page is being fetched; returns the next state.
+def score_page(state, next_offset, rows, source, table, sink, HEADS: gl.constexpr, R: gl.constexpr,
+               MASKED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, DENSE: gl.constexpr, MFMA: gl.constexpr,
+               LANES: gl.constexpr):
+    """Score the 64 keys held in `state` for R rows while the next are being fetched; returns the next state.
 
     A tile of the next page is requested as soon as that tile has met the last row, so a page of loads is always in
     flight. Scheduling barriers keep that order.
     """
     keys, scales, page, column = state
     q, q_scale, w = rows
-    payload_ptr, scale_words_ptr, key_offsets, scale_offsets, payload_stride, scale_stride = pool
+    table_ptr, last_id, lanes = table
     out, stride_out, position, lows, highs = sink
     sums = ()
     fetched = ()
     following = page
-    page = page.to(gl.int64)
-    bytes_ = (scale_byte(scales, 0), scale_byte(scales, 1), scale_byte(scales, 2), scale_byte(scales, 3))
+    if not PAGE8:
+        page = page.to(gl.int64)
+    held = ()
+    for t in gl.static_range(4):
+        held = held + (scale_of(scales, t, PAGE8),)
     for t in gl.static_range(4):
         for r in gl.static_range(R):
-            score = scaled_product(keys[t], bytes_[t], q[r], q_scale[r], HEADS, MFMA)
+            score = scaled_product(keys[t], held[t], q[r], q_scale[r], HEADS, MFMA)
             hint.sched_barrier()
             if r == R - 1:
                 if t == 0:
-                    scales = load_scales(scale_words_ptr, page, scale_offsets, scale_stride, DENSE)
-                fetched = fetched + (load_tile(payload_ptr, page, t, key_offsets, payload_stride, DENSE),)
+                    scales = load_scales(source, page, PAGE8, DENSE)
+                fetched = fetched + (load_tile(source, page, t, PAGE8, DENSE),)
                 if t == 0:
-                    # After the last wait for the previous id: scalar loads return out of order.
-                    following = load_page_id(table_bytes_ptr, next_id_offset)
+                    # After the last wait for the previous ids: scalar loads return out of order.
+                    following = load_ids(table_ptr, next_offset, last_id, lanes, PAGE8)
             sums = sums + (head_sum(score, w[r], HEADS, FAST, LANES),)
             hint.sched_barrier()
     for r in gl.static_range(R):
@@ -97,12 +130,11 @@ def score_page(state, next_id_offset, rows, pool, table_bytes_ptr, sink, HEADS: 
 
 
 @gluon.jit
-def score_pages(first, last, last_id, state, rows, pool, table_bytes_ptr, sink, HEADS: gl.constexpr, R: gl.constexpr,
-                MASKED: gl.constexpr, FAST: gl.constexpr, DENSE: gl.constexpr, MFMA: gl.constexpr,
-                LANES: gl.constexpr):
-    """Score pages whose ids stand at byte offsets `first`..`last` of the table; no id past `last_id` is read."""
+def score_pages(first, last, state, rows, source, table, sink, HEADS: gl.constexpr, R: gl.constexpr,
+                MASKED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, DENSE: gl.constexpr,
+                MFMA: gl.constexpr, LANES: gl.constexpr):
+    """Score the runs of 64 keys whose split64 ids stand at byte offsets `first` to `last` of the table row."""
     for i in range(first, last, 4):
-        following = gl.minimum((i + 8).to(gl.uint32), last_id)
-        state = score_page(state, following, rows, pool, table_bytes_ptr, sink,
-                           HEADS, R, MASKED, FAST, DENSE, MFMA, LANES)
+        state = score_page(state, i + 8, rows, source, table, sink,
+                           HEADS, R, MASKED, FAST, PAGE8, DENSE, MFMA, LANES)
     return state

@@ -24,6 +24,8 @@ from dsv4_kernels.portable.quantize import require_fp4
 TILE = 64
 PROGRAMS_PER_PROCESSOR = 4
 INTERPRETER_PROGRAMS = 8
+QUERY_COLUMNS = 128
+"""Heads times rows of a program at most: what accumulators and queries leave of the registers."""
 
 
 # A table of any width and any number of rows run the same compilation.
@@ -148,7 +150,7 @@ def paged_logits(
     if not rows:
         return out
     padded = triton.next_power_of_2(heads)
-    group = 1 if row_to_seq is None else max(1, min(4, 256 // padded))
+    group = 1 if row_to_seq is None else max(1, min(4, QUERY_COLUMNS // padded))
     blocks = triton.cdiv(rows, group)
     on_gpu = pool.device.type == "cuda"
     programs = PROGRAMS_PER_PROCESSOR * _processors(pool.device) if on_gpu else INTERPRETER_PROGRAMS
