@@ -61,6 +61,10 @@ def halves(words: Words) -> list[tuple[int, int]]:
     return [(int(word) & 0xFFFF, int(word) >> 16) for word in words]
 
 
+class Signalling(float):
+    """A signalling NaN; arithmetic makes it quiet."""
+
+
 class Format:
     """An IEEE-style binary format, decoded and encoded with fractions only."""
 
@@ -79,8 +83,10 @@ class Format:
         sign = -1 if pattern >> (self.bits - 1) & 1 else 1
         exponent = pattern >> self.mantissa_bits & self.top
         mantissa = pattern & ((1 << self.mantissa_bits) - 1)
+        if exponent == self.top and mantissa:
+            return NAN if mantissa >> (self.mantissa_bits - 1) else Signalling("nan")
         if exponent == self.top:
-            return NAN if mantissa else sign * math.inf
+            return sign * math.inf
         if exponent == 0 and mantissa == 0:
             return Fraction(0) if sign > 0 else -0.0
         significand = mantissa if exponent == 0 else mantissa | 1 << self.mantissa_bits
