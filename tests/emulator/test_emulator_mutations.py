@@ -100,14 +100,21 @@ def all_outcomes() -> list[tuple[Mutant, str | None]]:
 
 @pytest.mark.slow
 def test_at_least_95_percent_of_single_faults_are_caught() -> None:
-    """What survives are barriers that order nothing: without them still no dword is shared between waves."""
+    """What survives orders nothing.
+
+    A surviving barrier: without it still no dword is shared between waves across one epoch. A surviving wait lets an
+    LDS read pass a barrier whose data nobody overwrites before a later wait collects it.
+    """
     results = all_outcomes()
     kinds = Counter(mutant.kind for mutant, _ in results)
     assert kinds.total() >= 100
-    assert min(kinds[kind] for kind in ("barrier", "waitcnt", "offset", "op_sel")) >= 15
+    assert min(kinds[kind] for kind in ("barrier", "waitcnt", "relaxed", "offset", "op_sel")) >= 15
     survivors = [mutant for mutant, outcome in results if outcome is None]
     assert len(survivors) <= kinds.total() * 0.05, [str(mutant) for mutant in survivors]
-    assert {mutant.kind for mutant in survivors} <= {"barrier"}
+    survived = Counter(mutant.kind for mutant in survivors)
+    assert survived.keys() <= {"barrier", "relaxed"}
+    assert survived["relaxed"] <= 1
     caught = Counter((mutant.kind, outcome) for mutant, outcome in results)
     assert caught["barrier", "LdsRace"] >= 15
     assert caught["waitcnt", "WaitCountError"] >= 50
+    assert caught["relaxed", "WaitCountError"] >= 50
