@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from tools.h200.oracle import Case
+from tools.h200.oracle import DEVICE, Case
 from torch import Tensor
 
 from dsv4_kernels.hopper import logits as hopper
@@ -62,7 +62,7 @@ GROUPS: dict[str, tuple[int, tuple[Variant, ...]]] = {
 
 
 def _ints(values: tuple[int, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device="cuda")
+    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
 def check(case: Case, variant: Variant, kind: str, heads: int) -> dict[str, object]:
@@ -71,11 +71,11 @@ def check(case: Case, variant: Variant, kind: str, heads: int) -> dict[str, obje
     starts = STARTS if variant.windowed else (0,) * len(ENDS)
     weights = case.weights.to(variant.dtype)
     table = (
-        torch.randperm(case.pool.pages, device="cuda")[: (max(sequences) + 1) * WIDTH // 64].int().view(-1, WIDTH // 64)
+        torch.randperm(case.pool.pages, device=DEVICE)[: (max(sequences) + 1) * WIDTH // 64].int().view(-1, WIDTH // 64)
     )
     outputs = []
     for _ in range(2):
-        out = torch.full((len(ENDS), WIDTH + 64), POISON, device="cuda")
+        out = torch.full((len(ENDS), WIDTH + 64), POISON, device=DEVICE)
         hopper.launch(
             case.query,
             case.pool,
@@ -90,7 +90,6 @@ def check(case: Case, variant: Variant, kind: str, heads: int) -> dict[str, obje
             variant.registers,
         )
         outputs.append(out)
-    torch.cuda.synchronize()
     exact = case.exact(table, list(starts), list(ENDS), list(sequences), weights, 1.5, WIDTH)
     got, seen = outputs[0][:, :WIDTH], ~torch.isnan(exact)
     difference = got[seen].double() - exact[seen]

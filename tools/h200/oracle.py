@@ -10,6 +10,8 @@ from torch import Tensor
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 
 SPEC = IndexSpec(hadamard=False)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""A CPU serves the tests of this script."""
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
@@ -47,9 +49,9 @@ class Case:
     def normal(cls, rows: int, heads: int, pages: int) -> Case:
         """Normal data over six octaves, quantised as the product does."""
         torch.manual_seed(1)
-        octaves = torch.exp2(torch.randint(-3, 3, (pages, 64, 1), device="cuda").float())
-        queries = quantised(torch.randn(rows, heads, 128, device="cuda"))
-        return cls._of(queries, quantised(torch.randn(pages, 64, 128, device="cuda") * octaves))
+        octaves = torch.exp2(torch.randint(-3, 3, (pages, 64, 1), device=DEVICE).float())
+        queries = quantised(torch.randn(rows, heads, 128, device=DEVICE))
+        return cls._of(queries, quantised(torch.randn(pages, 64, 128, device=DEVICE) * octaves))
 
     @classmethod
     def spread(cls, rows: int, heads: int, pages: int, octaves: int) -> Case:
@@ -57,8 +59,8 @@ class Case:
         torch.manual_seed(1)
 
         def random(*shape: int) -> tuple[Tensor, Tensor]:
-            codes = torch.randint(0, 256, (*shape, 64), device="cuda", dtype=torch.uint8)
-            return codes, torch.randint(127 - octaves, 128, (*shape, 4), device="cuda").to(torch.uint8)
+            codes = torch.randint(0, 256, (*shape, 64), device=DEVICE, dtype=torch.uint8)
+            return codes, torch.randint(127 - octaves, 128, (*shape, 4), device=DEVICE).to(torch.uint8)
 
         return cls._of(random(rows, heads), random(pages, 64))
 
@@ -66,15 +68,15 @@ class Case:
     def _of(cls, queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor]) -> Case:
         (packed, exponents), (key_bytes, key_exponents) = queries, keys
         rows, heads = packed.shape[:2]
-        h, o = torch.arange(heads, device="cuda"), torch.arange(64, device="cuda")
-        scale = torch.zeros(rows, 1, 4, 16, 4, device="cuda", dtype=torch.uint8)
+        h, o = torch.arange(heads, device=DEVICE), torch.arange(64, device=DEVICE)
+        scale = torch.zeros(rows, 1, 4, 16, 4, device=DEVICE, dtype=torch.uint8)
         scale[:, 0, :, h % 16, h // 16] = exponents.transpose(1, 2)
-        pool = IndexPool.allocate(SPEC, len(key_bytes), "cuda")
+        pool = IndexPool.allocate(SPEC, len(key_bytes), DEVICE)
         pool.payload.copy_(key_bytes.view(-1, 64, 4, 16).transpose(1, 2).unsqueeze(1))
         flat = pool.scale.view(-1, 4, 64)
         flat[:, :, (o % 16) * 4 + o // 16] = key_exponents.transpose(1, 2)
         query = Query(SPEC, heads, payload=packed.contiguous(), scale=scale)
-        weights = torch.randn(rows, heads, device="cuda")
+        weights = torch.randn(rows, heads, device=DEVICE)
         return cls(query, weights, pool, key_bytes, key_exponents, exponents)
 
     def exact(
@@ -90,7 +92,7 @@ class Case:
         """float64 [T, width]; NaN where a row sees no key."""
         assert self.query.payload is not None
         q = decoded(self.query.payload, self.query_exponents)
-        out = torch.full((len(ends), width), float("nan"), dtype=torch.float64, device="cuda")
+        out = torch.full((len(ends), width), float("nan"), dtype=torch.float64, device=DEVICE)
         for t, (start, end, seq) in enumerate(zip(starts, ends, seqs, strict=True)):
             pages = table[seq, : -(-end // 64)].long()
             keys = decoded(self.key_bytes[pages], self.key_exponents[pages]).flatten(0, 1)[start:end]
