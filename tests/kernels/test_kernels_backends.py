@@ -150,7 +150,7 @@ def test_an_operation_that_the_backend_does_not_offer_is_served_by_preference(mo
 
 
 def test_unknown_backend_names_the_known() -> None:
-    with pytest.raises(ArgumentError, match="backend='cutlass': accepted is auto or aiter or .* or reference"):
+    with pytest.raises(ArgumentError, match=r"backend='cutlass': accepted is auto or aiter or .* or reference"):
         backends.activate(CPU, "cutlass")
 
 

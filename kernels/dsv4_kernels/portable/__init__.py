@@ -1,12 +1,8 @@
 """The portable backend: plain Triton, for any GPU that Triton compiles for, and for Triton's interpreter."""
 
+from dsv4_kernels.portable.keys import readback, write_index_keys
 from dsv4_kernels.portable.logits import paged_logits
-from dsv4_kernels.portable.quantize import (
-    quantize_query,
-    quantize_query_with_weights,
-    readback,
-    write_index_keys,
-)
+from dsv4_kernels.portable.quantize import quantize_query, quantize_query_with_weights
 from dsv4_kernels.portable.schedule import decode_schedule, prefill_schedule
 from dsv4_kernels.portable.selection import candidate_blocks, topk, topk_slots
 

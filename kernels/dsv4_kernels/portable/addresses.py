@@ -7,8 +7,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.formats import CONVENTIONS, Convention
 from dsv4_kernels.layout import Layout
+from dsv4_kernels.pool import IndexSpec
+
+
+def require_fp4(spec: IndexSpec) -> None:
+    """Raise ArgumentError for a layout that these kernels do not read."""
+    if spec.layout.format != "fp4":
+        raise ArgumentError("spec.layout", repr(spec.layout.name), "an FP4 layout on the portable backend")
 
 
 def layout_constants(of: Layout) -> dict[str, int]:

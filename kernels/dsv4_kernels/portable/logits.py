@@ -18,8 +18,7 @@ from torch import Tensor
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.pool import IndexPool, Query
 from dsv4_kernels.portable import device_math
-from dsv4_kernels.portable.addresses import layout_constants, payload_at, scale_at
-from dsv4_kernels.portable.quantize import require_fp4
+from dsv4_kernels.portable.addresses import layout_constants, payload_at, require_fp4, scale_at
 
 TILE = 64
 PROGRAMS_PER_PROCESSOR = 4
