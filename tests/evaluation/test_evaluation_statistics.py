@@ -11,6 +11,7 @@ from dsv4_serve.evaluation.statistics import (
     paired_bootstrap,
     questions_for_pairs,
     questions_for_two_runs,
+    sign_test,
     unseen,
     wilson,
 )
@@ -61,6 +62,11 @@ def test_pairs_that_never_differ_say_how_much_they_can_have_missed() -> None:
     assert unseen(300) == pytest.approx(0.00994, abs=1e-4)  # the rule of three: 3 / 300
     with pytest.raises(ValueError, match="2 and 1 outcomes"):
         paired_bootstrap([1, 0], [1])
+
+
+@pytest.mark.parametrize(("lost", "won", "p"), [(0, 0, 1.0), (6, 1, 0.125), (1, 6, 0.125), (5, 5, 1.0), (9, 0, 2**-8)])
+def test_sign_test_by_counting_coins(lost: int, won: int, p: float) -> None:
+    assert sign_test(lost, won) == p
 
 
 def test_sample_sizes_against_the_textbook_formula() -> None:

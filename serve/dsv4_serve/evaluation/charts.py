@@ -80,7 +80,19 @@ def _recall(
         value = total / count
         series[variant].append((marks.index(mark), Interval(value, value, value)))
     low = min(total / count for total, count in sums.values())
-    return line_chart(title, label, [str(mark) for mark in marks], series, max(0.0, int(low * 20 - 1) / 20))
+    return line_chart(title, label, [str(mark) for mark in marks], _shared(series), max(0.0, int(low * 20 - 1) / 20))
+
+
+def _shared(series: Mapping[str, Points]) -> dict[str, Points]:
+    """Formats with the same points as one line."""
+    names: defaultdict[tuple[tuple[float, Interval], ...], list[str]] = defaultdict(list)
+    for name, points in series.items():
+        names[tuple(points)].append(name)
+    return {_common(shared): points for points, shared in names.items()}
+
+
+def _common(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} alike"
 
 
 def accuracy_by_k(results: EvalResults, task: str) -> str:

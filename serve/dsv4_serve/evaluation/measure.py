@@ -90,9 +90,9 @@ def measure_selection(model: Path, plan: EvalPlan, progress: Progress) -> list[S
     shadows = [*(Shadow.sound(variant.name, variant.spec) for variant in ALL), *KEYS_ALONE, *FAULTS]
     with torch.inference_mode():
         observers = observe(built.model, shadows, plan.shadow_ks, plan.shadow_every)
-        for number, document in enumerate(documents(plan.seeds[0], plan.shadow_documents, plan.records)):
+        for number, document in enumerate(documents(plan.seeds[0], plan.documents, plan.records)):
             every_logit(built.model, [BOS_ID, *tokenizer.encode_text(document_text(document))])
-            progress(f"selection: document {number + 1} of {plan.shadow_documents}")
+            progress(f"selection: document {number + 1} of {plan.documents}")
     return summarise(selection for observer in observers for selection in observer.selections)
 
 
@@ -107,7 +107,8 @@ def summarise(selections: Iterable[Selection]) -> list[SelectionSummary]:
         recall = torch.tensor([selection.recall for selection in group])
         loss = sum(selection.margin_loss for selection in group) / len(group)
         worst = recall.sort().values[max(0, -(-len(group) // 100) - 1)]
-        found.append(SelectionSummary(*key, len(group), float(recall.mean()), float(worst), loss))
+        error = float(recall.std(correction=0)) / len(group) ** 0.5
+        found.append(SelectionSummary(*key, len(group), float(recall.mean()), error, float(worst), loss))
     return found
 
 

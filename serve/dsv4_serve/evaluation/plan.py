@@ -14,7 +14,7 @@ class EvalPlan:
 
     Accuracy: `questions` on each of `documents` documents of `records` records, for each task, seed, variant and k;
     `records` of 30 + 32 m make the text that questions share end just before a cached page does. Selection: one query
-    in `shadow_every` of `shadow_documents` documents, all variants, `shadow_ks`. Logits: `texts` windows of
+    in `shadow_every` of the first seed's documents, all variants, `shadow_ks`. Logits: `texts` windows of
     `text_bytes`, at `text_topks`.
     """
 
@@ -25,10 +25,9 @@ class EvalPlan:
     documents: int = 1
     records: int = 382
     questions: int = 20
-    shadow_documents: int = 1
     shadow_ks: tuple[int, ...] = (8, 16, 64, 256)
     shadow_every: int = 16
-    texts: int = 4
+    texts: int = 3
     text_bytes: int = 2048
     text_topks: tuple[int, ...] = (64, 8)
 
@@ -51,4 +50,4 @@ QUICK = EvalPlan(
     text_topks=(8,),
 )
 
-FULL = EvalPlan(variants=ALL, topks=(64, 8), seeds=(0, 1, 2), documents=2, texts=6)
+FULL = EvalPlan(variants=ALL, topks=(64, 8), seeds=(0, 1, 2), documents=2)

@@ -30,7 +30,8 @@ class Outcome:
 class SelectionSummary:
     """Queries of one variant, layer, k and context (entries seen, `low` to `high`): see `shadow.Selection`.
 
-    `worst` is the lowest recall that 1 % of queries fall to or below.
+    `error` is the standard error of the mean recall, as if queries were independent; `worst` the recall that 1 % of
+    queries do not exceed.
     """
 
     variant: str
@@ -40,6 +41,7 @@ class SelectionSummary:
     high: int
     queries: int
     recall: float
+    error: float
     worst: float
     margin_loss: float
 

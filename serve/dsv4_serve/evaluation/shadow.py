@@ -108,7 +108,7 @@ def _as_read(shadow: Shadow, pool: IndexPool) -> IndexPool:
 def _rounded(keys: torch.Tensor, rule: Convention) -> torch.Tensor:
     """Keys [pages, slots, 128] as FP4 by `rule` gives them back, from bf16."""
     columns = keys.bfloat16().float().view(-1, keys.shape[-1]).t().contiguous()
-    return dequantize_columns(*quantize_columns(columns, rule)).t().reshape(keys.shape)
+    return dequantize_columns(*quantize_columns(columns, rule)).t().contiguous().view(keys.shape)
 
 
 def observe(model: Model, shadows: Sequence[Shadow], ks: Sequence[int], every: int) -> list[ShadowIndex]:

@@ -54,6 +54,13 @@ def paired_bootstrap(
     return Interval(float(difference.mean()), float(low), float(high))
 
 
+def sign_test(lost: int, won: int) -> float:
+    """Two-sided exact p of so uneven a split of differing pairs (McNemar's exact test)."""
+    count = lost + won
+    tail = sum(math.comb(count, place) for place in range(min(lost, won) + 1))
+    return min(1.0, tail * 0.5 ** (count - 1))
+
+
 def unseen(count: int, confidence: float = 0.95) -> float:
     """The largest share of differing pairs that `count` pairs without a difference still allow (3 / count, about)."""
     return 1 - math.pow(1 - confidence, 1 / count)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .results import EvalResults, Outcome, SelectionSummary
-from .statistics import paired_bootstrap, unseen, wilson
-from .variants import BASELINE
+from .statistics import paired_bootstrap, sign_test, unseen, wilson
+from .variants import ALL, BASELINE
 
+FEWEST_DOCUMENTS = 10
+"""With fewer there is too little to resample, and questions are resampled instead."""
 DISTANCES = (0, 512, 1024, 1536, 2048, 2560, 3072)
 
 
@@ -37,6 +40,14 @@ class Table:
         )
 
 
+_ORDER = {variant.name: place for place, variant in enumerate(ALL)}
+
+
+def _by_k(k: int | None, variant: str) -> tuple[int, int]:
+    """Sorts large k first, then formats as they are listed."""
+    return -(k or 0), _ORDER.get(variant, -1)
+
+
 def _k(k: int | None) -> str:
     return "own" if k is None else str(k)
 
@@ -47,7 +58,7 @@ def accuracy(results: EvalResults) -> Table:
     for outcome in results.outcomes:
         groups[outcome.task, outcome.k, outcome.variant].append(outcome)
     rows = []
-    for (task, k, variant), group in sorted(groups.items(), key=lambda pair: (pair[0][0], -(pair[0][1] or 0))):
+    for (task, k, variant), group in sorted(groups.items(), key=lambda pair: (pair[0][0], *_by_k(*pair[0][1:]))):
         found = wilson(sum(outcome.right for outcome in group), len(group))
         span = f"{100 * found.low:.1f} to {100 * found.high:.1f}"
         rows.append((task, _k(k), variant, str(len(group)), f"{100 * found.value:.1f}", span))
@@ -63,14 +74,14 @@ def by_distance(results: EvalResults) -> Table:
             groups[outcome.k, outcome.variant][bucket].append(outcome.right)
     used = [edge for edge in DISTANCES if any(edge in group for group in groups.values())]
     rows = []
-    for (k, variant), group in sorted(groups.items(), key=lambda pair: -(pair[0][0] or 0)):
+    for (k, variant), group in sorted(groups.items(), key=lambda pair: _by_k(*pair[0])):
         cells = [f"{sum(group[edge])}/{len(group[edge])}" for edge in used]
         rows.append((f"{_k(k)}, {variant}", *cells))
     return Table("Look-ups by distance in bytes", ("top-k, index", *(f"{edge}+" for edge in used)), rows)
 
 
 def differences(results: EvalResults) -> Table:
-    """Every variant against bf16 on the same questions: paired bootstrap over documents, and what can be unseen."""
+    """Every variant against bf16 on the same questions: paired bootstrap, an exact test, and what can be unseen."""
     cells: defaultdict[tuple[int | None, str], dict[tuple[object, ...], Outcome]] = defaultdict(dict)
     places: defaultdict[tuple[object, ...], int] = defaultdict(int)
     for outcome in results.outcomes:
@@ -78,22 +89,23 @@ def differences(results: EvalResults) -> Table:
         cells[outcome.k, outcome.variant][*group[2:], places[group]] = outcome
         places[group] += 1
     rows = []
-    for (k, variant), other in sorted(cells.items(), key=lambda pair: -(pair[0][0] or 0)):
+    for (k, variant), other in sorted(cells.items(), key=lambda pair: _by_k(*pair[0])):
         base = cells.get((k, BASELINE.name))
         shared = [key for key in other if base is not None and key in base]
         if base is None or variant == BASELINE.name or not shared:
             continue
         first, second = [base[key].right for key in shared], [other[key].right for key in shared]
         documents: dict[object, int] = {}
-        groups = [documents.setdefault(key[1:3], len(documents)) for key in shared]
-        found = paired_bootstrap(first, second, groups)
+        groups = [documents.setdefault(key[:3], len(documents)) for key in shared]
+        found = paired_bootstrap(first, second, groups if len(documents) >= FEWEST_DOCUMENTS else None)
         worse = sum(a and not b for a, b in zip(first, second, strict=True))
         better = sum(b and not a for a, b in zip(first, second, strict=True))
         span = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
         if not worse + better:
             span = f"none differ: under {100 * unseen(len(shared)):.1f} % do"
-        rows.append((_k(k), variant, str(len(shared)), f"-{worse} +{better}", f"{100 * found.value:+.1f}", span))
-    columns = ("top-k", "index against bf16", "pairs", "lost, won", "points", "95 % interval")
+        cells_of_row = (str(len(shared)), f"-{worse} +{better}", f"{100 * found.value:+.1f}", span)
+        rows.append((_k(k), variant, *cells_of_row, f"{sign_test(worse, better):.2f}"))
+    columns = ("top-k", "index against bf16", "pairs", "lost, won", "points", "95 % interval", "exact p")
     return Table("Differences to bf16, all tasks", columns, rows)
 
 
@@ -110,19 +122,26 @@ def selection_by_layer(results: EvalResults, k: int = 64) -> Table:
 
 def _selection(entries: Sequence[SelectionSummary], title: str, by_layer: bool) -> Table:
     groups: defaultdict[tuple[str, ...], list[SelectionSummary]] = defaultdict(list)
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: (entry.k, entry.layer, entry.low)):
         where = (str(entry.layer), f"{entry.low}+") if by_layer else (str(entry.k),)
         groups[entry.variant, *where].append(entry)
-    rows = []
-    for key, group in groups.items():
-        total = sum(entry.queries for entry in group)
-        recall = sum(entry.recall * entry.queries for entry in group) / total
-        loss = sum(entry.margin_loss * entry.queries for entry in group) / total
-        worst = min(entry.worst for entry in group)
-        rows.append((*key, str(total), f"{recall:.4f}", f"{worst:.3f}", f"{loss:.5f}"))
+    # Formats that pick the same entries everywhere share a row: that they do is a result.
+    names: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for (name, *place), group in groups.items():
+        names[*place, *_recall_cells(group)].append(name)
+    rows = [(", ".join(shared), *cells) for cells, shared in names.items()]
     where = ("layer", "entries") if by_layer else ("top-k",)
-    columns = ("index", *where, "queries", "recall", "worst 1 %", "margin loss")
+    columns = ("index", *where, "queries", "recall %", "worst 1 %", "margin loss")
     return Table(title, columns, rows)
+
+
+def _recall_cells(group: Sequence[SelectionSummary]) -> tuple[str, ...]:
+    total = sum(entry.queries for entry in group)
+    recall = sum(entry.recall * entry.queries for entry in group) / total
+    spread = 1.96 * math.sqrt(sum((entry.error * entry.queries) ** 2 for entry in group)) / total
+    loss = sum(entry.margin_loss * entry.queries for entry in group) / total
+    worst = min(entry.worst for entry in group)
+    return str(total), f"{100 * recall:.1f} ± {100 * spread:.1f}", f"{100 * worst:.0f}", f"{loss:.5f}"
 
 
 def logits(results: EvalResults) -> Table:
