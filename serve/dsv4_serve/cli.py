@@ -118,6 +118,19 @@ def plan(
     return 0
 
 
+@app.command("selftest")
+@with_toggles
+def selftest_verb(
+    toggles: dict[str, str],
+    probe: Annotated[list[str] | None, typer.Option(help="run this probe; repeatable, all by default")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON; progress goes to the other stream")] = False,
+) -> int:
+    """Find silent errors: index bytes, answers, needles, cold against cached, non-finite logits."""
+    from dsv4_serve.selftest_command import run_selftest
+
+    return run_selftest(toggles, probe or [], as_json)
+
+
 @app.command("preflight")
 @with_toggles
 def preflight_verb(

@@ -1,0 +1,58 @@
+"""`dsv4 selftest`: every probe as it ends, as lines or as JSON. Exit code 1 when one failed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+import typer
+
+from dsv4_serve.errors import UsageError
+from dsv4_serve.models import prepare_model
+from dsv4_serve.plan import make_plan
+
+POOL_TOKENS = 4096
+"""Small, so that a flood takes seconds; a longer context gets a pool that holds it once."""
+
+
+def run_selftest(toggles: dict[str, str], probes: list[str], as_json: bool) -> int:
+    """Print each outcome; 0 when no probe failed."""
+    from dsv4_serve.engines.embedded.options import EngineOptions
+    from dsv4_serve.selftest.outcome import Outcome
+    from dsv4_serve.selftest.run import chosen, selftest
+
+    profile = make_plan(os.environ, toggles).profile
+    if profile.engine.name != "embedded":
+        raise UsageError(f"profile {profile.name}: its engine is {profile.engine.name!r}; accepted is 'embedded'")
+    chosen(probes)
+    options = EngineOptions(
+        model_path=prepare_model(profile.model),
+        served_model_name=profile.model.name,
+        indexer_dtype=profile.indexer.dtype,
+        kv_dtype="bf16" if profile.kv_layout == "bf16" else "v4",
+        max_total_tokens=max(POOL_TOKENS, profile.model.context_length or 0),
+        max_running_requests=16,
+        context_length=profile.model.context_length,
+    )
+
+    async def every() -> list[Outcome]:
+        outcomes = []
+        async for outcome in selftest(options, profile.trained, probes, _begins):
+            outcomes.append(outcome)
+            typer.echo(outcome.line, err=as_json)
+        return outcomes
+
+    outcomes = asyncio.run(every())
+    failed = [outcome.probe for outcome in outcomes if outcome.status == "failed"]
+    not_run = [outcome.probe for outcome in outcomes if outcome.status == "not run"]
+    if as_json:
+        typer.echo(json.dumps({"ok": not failed, "probes": [outcome.describe() for outcome in outcomes]}, indent=2))
+    else:
+        passed = len(outcomes) - len(failed) - len(not_run)
+        typer.echo(f"{passed} passed, {len(failed)} failed, {len(not_run)} not run")
+    return 1 if failed else 0
+
+
+def _begins(probe: str) -> None:
+    typer.echo(f"running   {probe}", err=True)
