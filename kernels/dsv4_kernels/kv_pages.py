@@ -38,12 +38,8 @@ def encode_v4(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     rounding is to nearest even. A group with a NaN or an infinity has scale byte 255 and decodes to NaN.
     """
     groups = rows[:, :NOPE].reshape(-1, GROUPS, GROUP)
-    amax_bits = groups.abs().amax(-1).view(torch.int32)
-    # 448 = 1.75 * 2^8: the exponent of the ceiling moves up when the mantissa exceeds .75.
-    byte = (amax_bits >> 23) - 8 + ((amax_bits & 0x7FFFFF) > 0x600000)
-    byte = byte.clamp_(min=_MIN_SCALE_BYTE).masked_fill_(amax_bits >= 0x7F800000, 255)
-    inverse = ((254 - byte).clamp_(min=0) << 23).view(torch.float32)
-    codes = (groups * inverse.unsqueeze(-1)).to(torch.float8_e4m3fn).view(torch.uint8).view(-1, NOPE)
+    byte = _scale_bytes(groups)
+    codes = _codes(groups, byte).view(torch.uint8).view(-1, NOPE)
     tail = rows[:, NOPE:].to(torch.bfloat16).view(torch.uint8).view(-1, DATA_BYTES - NOPE)
     scales = torch.zeros(rows.shape[0], SCALE_BYTES, dtype=torch.uint8, device=rows.device)
     scales[:, :GROUPS] = byte.to(torch.uint8)
@@ -52,17 +48,44 @@ def encode_v4(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def decode_v4(data: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The float32 values [n, 512] of data uint8 [n, 576] and scales uint8 [n, 8]; exact."""
-    # The sign-extended byte, moved under float32's exponent without the copies of its sign, is the e4m3 value times
-    # 2^-120, denormals included. Code 127 (NaN) needs no care: encode_v4 writes it only under scale 255.
-    codes = data[:, :NOPE].contiguous().view(torch.int8).to(torch.int32)
-    codes.bitwise_left_shift_(20).bitwise_and_(_SIGN_AND_CODE)
-    values = codes.view(torch.float32).mul_(2.0**120).view(-1, GROUPS, GROUP)
-    byte = scales[:, :GROUPS].to(torch.int32)
-    # Byte 255 is the NaN of e8m0 (a group that held NaN or infinity): shift 255 alone would give infinity.
-    scale = (byte << 23).view(torch.float32).masked_fill_(byte == 255, torch.nan)
-    nope = values.mul_(scale.unsqueeze(-1)).view(-1, NOPE)
+    codes = data[:, :NOPE].contiguous().view(torch.int8).view(-1, GROUPS, GROUP)
+    nope = _values(codes, scales[:, :GROUPS].to(torch.int32)).view(-1, NOPE)
     tail = data[:, NOPE:].contiguous().view(torch.bfloat16).float()
     return torch.cat([nope, tail], 1)
+
+
+def round_trip(kv_format: KVFormat, rows: torch.Tensor) -> torch.Tensor:
+    """What `KVPages.write` then `read` makes of float32 rows [n, 512]."""
+    if kv_format != "v4":
+        return rows.to(_PLAIN_DTYPES[kv_format]).float()
+    groups = rows[:, :NOPE].reshape(-1, GROUPS, GROUP)
+    byte = _scale_bytes(groups)
+    nope = _values(_codes(groups, byte).view(torch.int8), byte)
+    return torch.cat([nope.view(-1, NOPE), rows[:, NOPE:].to(torch.bfloat16).float()], 1)
+
+
+def _scale_bytes(groups: torch.Tensor) -> torch.Tensor:
+    """The e8m0 byte of each group [n, 7, 64], int32 [n, 7]; 255 where a value is not finite."""
+    amax_bits = groups.abs().amax(-1).view(torch.int32)
+    # 448 = 1.75 * 2^8: the exponent of the ceiling moves up when the mantissa exceeds .75.
+    byte = (amax_bits >> 23) - 8 + ((amax_bits & 0x7FFFFF) > 0x600000)
+    return byte.clamp_(min=_MIN_SCALE_BYTE).masked_fill_(amax_bits >= 0x7F800000, 255)
+
+
+def _codes(groups: torch.Tensor, byte: torch.Tensor) -> torch.Tensor:
+    """Groups divided by their scales, as e4m3."""
+    inverse = ((254 - byte).clamp_(min=0) << 23).view(torch.float32)
+    return (groups * inverse.unsqueeze(-1)).to(torch.float8_e4m3fn)
+
+
+def _values(codes: torch.Tensor, byte: torch.Tensor) -> torch.Tensor:
+    """float32 values of e4m3 codes (int8 [n, 7, 64]) under scale bytes int32 [n, 7]."""
+    # The sign-extended byte, moved under float32's exponent without the copies of its sign, is the e4m3 value times
+    # 2^-120, denormals included. Code 127 (NaN) needs no care: it is written only under scale 255.
+    bits = codes.to(torch.int32).bitwise_left_shift_(20).bitwise_and_(_SIGN_AND_CODE)
+    # Byte 255 is the NaN of e8m0 (a group that held NaN or infinity): shift 255 alone would give infinity.
+    scale = (byte << 23).view(torch.float32).masked_fill_(byte == 255, torch.nan)
+    return bits.view(torch.float32).mul_(2.0**120).mul_(scale.unsqueeze(-1))
 
 
 def page_bytes(kv_format: KVFormat, rows_per_page: int) -> int:
@@ -121,10 +144,3 @@ class KVPages:
 
     def _plain(self) -> torch.Tensor:
         return self.buffer.view(_PLAIN_DTYPES[self.kv_format]).view(-1, WIDTH)
-
-
-def round_trip(kv_format: KVFormat, rows: torch.Tensor) -> torch.Tensor:
-    """What `write` then `read` makes of float32 rows [n, 512]."""
-    if kv_format == "v4":
-        return decode_v4(*encode_v4(rows))
-    return rows.to(_PLAIN_DTYPES[kv_format]).float()
