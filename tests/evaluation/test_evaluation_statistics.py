@@ -106,7 +106,7 @@ def test_the_lm_eval_command() -> None:
     assert " ".join(words) == (
         "lm_eval --model local-completions --tasks gsm8k --num_fewshot 5 --seed 0 --model_args "
         "model=deepseek-v4,base_url=http://127.0.0.1:8000/v1/completions,num_concurrent=64,max_retries=3,"
-        "tokenized_requests=False --gen_kwargs temperature=0 --log_samples --output_path lm-eval-results --limit 200"
+        "tokenizer_backend=None --gen_kwargs temperature=0 --log_samples --output_path lm-eval-results --limit 200"
     )
     text = guide("http://h/v1", "m")
     assert "0.5 points" in text

@@ -30,8 +30,8 @@ class Published:
 
 PUBLISHED: tuple[Published, ...] = (
     Published("sgl-project/sglang#37353, V4", "fp4", 0.948),
-    Published("sgl-project/sglang#37353, lm-eval strict", "fp4", 0.9674),
-    Published("sgl-project/sglang#37353, lm-eval flexible", "fp4", 0.9682),
+    Published("sgl-project/sglang#37353, lm-eval, first figure", "fp4", 0.9674),
+    Published("sgl-project/sglang#37353, lm-eval, second figure", "fp4", 0.9682),
     Published("V4.1-Flash kernels on gfx950, lowest", "fp4", 0.885, 200),
     Published("V4.1-Flash kernels on gfx950, highest", "fp4", 0.900, 200),
     Published("vllm-project/vllm#57517", "fp8", 0.9098),
@@ -50,7 +50,8 @@ def command(base_url: str, model: str, concurrency: int = 32, limit: int | None 
         "base_url": f"{base_url.rstrip('/')}/completions",
         "num_concurrent": str(concurrency),
         "max_retries": "3",
-        "tokenized_requests": "False",
+        # The server tokenizes: lm-eval need not find the model's tokenizer anywhere.
+        "tokenizer_backend": "None",
     }
     words = ["lm_eval", "--model", "local-completions", "--tasks", "gsm8k", "--num_fewshot", "5", "--seed", "0"]
     words += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
