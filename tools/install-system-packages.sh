@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Debian packages that tests of this project need beyond Python, make, gcc and git. Run as root.
 set -euo pipefail
-packages=(chromium chromium-driver llvm-22 prometheus)
+packages=(chromium chromium-driver llvm-22 prometheus docker.io containerd runc iptables mmdebstrap)
 missing=()
 for p in "${packages[@]}"; do dpkg -s "$p" >/dev/null 2>&1 || missing+=("$p"); done
 if ((${#missing[@]} == 0)); then echo "system packages: all present"; exit 0; fi
