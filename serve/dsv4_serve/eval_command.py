@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dsv4_serve.errors import UsageError
+from dsv4_serve.errors import CommandError, UsageError
 
 API_KEY = "DSV4_EVAL_API_KEY"
 Texts = list[str] | None
@@ -88,12 +88,19 @@ def _results(
     if stored:
         return merge([EvalResults.read(path) for path in stored])
     if endpoint is None:
+        from dsv4_serve.engines.embedded.config import ConfigError
+        from dsv4_serve.engines.embedded.options import OptionError
+        from dsv4_serve.engines.embedded.tokenizer import TokenizerError
+        from dsv4_serve.engines.embedded.weights import WeightError
         from dsv4_serve.models import TRAINED_TINY
 
         model = model or TRAINED_TINY
         if not (model / "config.json").is_file():
             raise UsageError(f"--model {model}: accepted is a directory with config.json, weights and tokenizer.json")
-        return run_embedded(model, plan, parts or PARTS, _progress)
+        try:
+            return run_embedded(model, plan, parts or PARTS, _progress)
+        except (ConfigError, WeightError, OptionError, TokenizerError) as error:
+            raise CommandError(f"--model {model}: {error}") from error
     if served_model is None:
         raise UsageError("--endpoint needs --served-model, the model's name there (see GET /v1/models)")
     if parts and set(parts) != {"answers"}:

@@ -7,9 +7,10 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from dsv4_serve.cli import app
 from dsv4_serve.errors import CommandError, UsageError
@@ -57,8 +58,12 @@ def endpoint() -> Iterator[str]:
         thread.join()
 
 
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["eval", *arguments], standalone_mode=False, catch_exceptions=False)
+
+
 def evaluate(*arguments: str) -> dict[str, object]:
-    result = CliRunner().invoke(app, ["eval", *arguments], standalone_mode=False, catch_exceptions=False)
+    result = invoke(*arguments)
     found: dict[str, object] = json.loads(result.stdout)
     return found
 
@@ -82,6 +87,18 @@ def test_accuracy_of_an_endpoint(endpoint: str, monkeypatch: pytest.MonkeyPatch)
         assert isinstance(messages, list)
         assert messages[0] == {"role": "system", "content": INSTRUCTION}
     assert "secret-key" not in json.dumps(found)
+
+
+def test_progress_is_told_while_it_answers(endpoint: str) -> None:
+    result = invoke("--endpoint", endpoint, "--served-model", "oracle", "--task", "lookup", *SMALL)
+    lines = [f"answers: {done} of 4" for done in range(1, 5)]
+    assert result.stderr.splitlines() == [*lines, "answers: 4 of 4 right"]
+
+
+def test_a_model_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CommandError, match=r"--model .*: .*config\.json"):
+        invoke("--model", str(tmp_path), "--task", "copy")
 
 
 def test_what_the_endpoint_says_when_it_refuses_is_passed_on(endpoint: str) -> None:

@@ -95,23 +95,29 @@ class EngineAnswerer:
 class EndpointAnswerer:
     """Asks `POST {base_url}/chat/completions`, `concurrency` questions at a time."""
 
-    def __init__(
-        self, client: httpx.AsyncClient, model: str, concurrency: int = 8, max_tokens: int = MAX_TOKENS
-    ) -> None:
+    def __init__(self, client: httpx.AsyncClient, model: str, progress: Progress, concurrency: int = 8) -> None:
         if concurrency < 1:
             raise UsageError(f"--concurrency {concurrency}: accepted is a positive integer")
-        self._client, self._model, self._max_tokens = client, model, max_tokens
+        self._client, self._model, self._progress, self._done = client, model, progress, 0
         self._slots = asyncio.Semaphore(concurrency)
 
     async def answers(self, items: Sequence[Item]) -> list[str]:
         """Replies in order. Raises CommandError with what the endpoint said when it refuses one."""
-        return list(await asyncio.gather(*(self._answer(item) for item in items)))
+        self._done = 0
+        return list(await asyncio.gather(*(self._counted(item, len(items)) for item in items)))
+
+    async def _counted(self, item: Item, total: int) -> str:
+        reply = await self._answer(item)
+        self._done += 1
+        if self._done == total or self._done % max(1, total // 10) == 0:
+            self._progress(f"answers: {self._done} of {total}")
+        return reply
 
     async def _answer(self, item: Item) -> str:
         body = {
             "model": self._model,
             "temperature": 0,
-            "max_tokens": self._max_tokens,
+            "max_tokens": MAX_TOKENS,
             "messages": [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": item.prompt}],
         }
         async with self._slots:

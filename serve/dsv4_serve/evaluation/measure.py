@@ -52,6 +52,7 @@ def measure_answers(model: Path, plan: EvalPlan, progress: Progress) -> list[Out
     found: list[Outcome] = []
     for k in plan.topks:
         for variant in plan.variants:
+            progress(f"answers: {variant.name}, top-{k}: asking")
             outcomes = asyncio.run(_engine_outcomes(model, plan, variant, k))
             right = sum(outcome.right for outcome in outcomes)
             progress(f"answers: {variant.name}, top-{k}: {right} of {len(outcomes)} right")
@@ -91,8 +92,8 @@ def measure_selection(model: Path, plan: EvalPlan, progress: Progress) -> list[S
     with torch.inference_mode():
         observers = observe(built.model, shadows, plan.shadow_ks, plan.shadow_every)
         for number, document in enumerate(documents(plan.seeds[0], plan.documents, plan.records)):
-            every_logit(built.model, [BOS_ID, *tokenizer.encode_text(document_text(document))])
             progress(f"selection: document {number + 1} of {plan.documents}")
+            every_logit(built.model, [BOS_ID, *tokenizer.encode_text(document_text(document))])
     return summarise(selection for observer in observers for selection in observer.selections)
 
 
@@ -120,6 +121,7 @@ def measure_logits(model: Path, plan: EvalPlan, progress: Progress) -> list[Logi
     ids = [[BOS_ID, *tokenizer.encode_text(cut.decode(errors="ignore"))] for cut in cuts]
     found = []
     for k in plan.text_topks:
+        progress(f"logits: exact scores, top-{k}")
         exact = _logits(model, EXACT, k, plan, ids)
         base = [compare(logits, logits, text, SKIPPED_TOKENS).nats for logits, text in zip(exact, ids, strict=True)]
         for variant in (EXACT, *plan.variants):

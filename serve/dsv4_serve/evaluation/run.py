@@ -46,20 +46,20 @@ def run_endpoint(
 ) -> EvalResults:
     """Accuracy of whatever index a server runs; `base_url` ends in /v1. Nothing about its selection can be seen."""
     results = EvalResults(_about(plan, model) | {"ran_on": "an OpenAI-compatible endpoint"})
-    results.outcomes = asyncio.run(_endpoint_outcomes(base_url, model, plan, api_key, concurrency))
+    results.outcomes = asyncio.run(_endpoint_outcomes(base_url, model, plan, api_key, concurrency, progress))
     right = sum(outcome.right for outcome in results.outcomes)
     progress(f"answers: {right} of {len(results.outcomes)} right")
     return results
 
 
 async def _endpoint_outcomes(
-    base_url: str, model: str, plan: EvalPlan, api_key: str | None, concurrency: int
+    base_url: str, model: str, plan: EvalPlan, api_key: str | None, concurrency: int, progress: Progress
 ) -> list[Outcome]:
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with httpx.AsyncClient(
         base_url=base_url.rstrip("/") + "/", headers=headers, timeout=ENDPOINT_SECONDS
     ) as client:
-        return await ask(EndpointAnswerer(client, model, concurrency), plan, "endpoint", None)
+        return await ask(EndpointAnswerer(client, model, progress, concurrency), plan, "endpoint", None)
 
 
 def _about(plan: EvalPlan, model: str) -> dict[str, object]:
