@@ -67,7 +67,11 @@ _HITS = (
         "Hit rate by prompt length",
         "A prompt counts under the first bound that is not below its tokens.",
         "percentunit",
-        (Query(ratio(*(rate(name, ("length",)) for name in BY_LENGTH)), "up to {{length}}"),),
+        (
+            Query(
+                ratio(rate(BY_LENGTH[0], ("length",)), f"({rate(BY_LENGTH[1], ('length',))} > 0)"), "up to {{length}}"
+            ),
+        ),
     ),
     Panel(
         "Prompt tokens by prompt length",

@@ -6,7 +6,7 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from dsv4_serve.metrics.names import length_label
+from dsv4_serve.metrics.names import BEYOND, PROMPT_LENGTHS, length_label
 
 from .running import Request
 
@@ -30,6 +30,10 @@ class EngineStatistics:
         self._cached_by_length = counter(
             "dsv4_cached_tokens_by_length", "the same by prompt length", ("length", "tier")
         )
+        # A series that begins with its first increment hides it from every rate.
+        for length in (*map(str, PROMPT_LENGTHS), BEYOND):
+            self._prompt_by_length.labels(length)
+            self._cached_by_length.labels(length, "gpu")
         self._nonfinite = counter("dsv4_nonfinite_logits", "requests ended because of a NaN or an infinity")
         self._generated = counter("dsv4_generated_tokens", "generated tokens")
         self._retracted = counter("dsv4_retracted_requests", "running requests that gave their pages back and waited")
