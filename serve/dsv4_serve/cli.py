@@ -12,9 +12,8 @@ import typer
 
 from dsv4_serve import eval_command, kernels_command, patches_command, pins_command, weights_command
 from dsv4_serve.errors import CommandError
+from dsv4_serve.provenance import PATCH_PROOF
 from dsv4_serve.toggle_options import with_toggles
-
-PATCH_PROOF = Path("/usr/share/dsv4-rocm/patches.json")
 
 app = typer.Typer(
     help="Serve DeepSeek-V4 and V4.1 with the FP4 indexer.",

@@ -9,6 +9,7 @@ from typing import Any
 
 from dsv4_serve.engines.client import EngineUnreachableError
 from dsv4_serve.front import Front
+from dsv4_serve.provenance import patches, source_digests
 from dsv4_serve.resolve import Resolved
 
 PACKAGES = (
@@ -67,6 +68,8 @@ async def manifest(front: Front) -> dict[str, Any]:
         "version": _version("dsv4-rocm"),
         "python": platform.python_version(),
         "packages": package_versions(),
+        "sources": source_digests(),
+        "patches": patches(),
         "flags": describe_flags(front.settings.resolved),
         "warnings": list(front.warnings),
         "profile": profile.model_dump(mode="json") | {"env": redact_environment(profile.env)},

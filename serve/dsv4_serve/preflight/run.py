@@ -12,7 +12,8 @@ from dsv4_serve.preflight.machine import Machine
 from dsv4_serve.preflight.memory import memory_checks
 from dsv4_serve.preflight.model import model_checks
 from dsv4_serve.preflight.result import Result, fail, ok
-from dsv4_serve.preflight.software import PATCH_PROOF, cache_folders, remove_stale_locks, software_checks
+from dsv4_serve.preflight.software import cache_folders, remove_stale_locks, software_checks
+from dsv4_serve.provenance import PATCH_PROOF
 
 Tell = Callable[[str], None]
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from dsv4_serve.preflight.result import Result, fail, ok
 from dsv4_serve.profiles.schema import Profile
+from dsv4_serve.provenance import PATCH_PROOF
 
-PATCH_PROOF = Path("/usr/share/dsv4-rocm/patches.json")
-"""Written by `dsv4 patches verify --record` when the image is built."""
 LOCK_PATTERNS = ("*.lock", "lock", "lock_*")
 CACHES = {
     "AITER_JIT_DIR": "~/.aiter/jit",
