@@ -48,10 +48,10 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "IndexerRecallDrift",
-        {f"dsv4_indexer_recall{{{A}}}": "0.99x9 0.9x20"},
+        {f"dsv4_indexer_recall{{{A}}}": "0.83x9 0.6x20"},
         15,
         21,
-        "a:8001: the served top-k finds 90% of the exact one",
+        "a:8001: the served top 8 finds 60% of the exact one",
     ),
     Scenario(
         "CompiledAfterReady",

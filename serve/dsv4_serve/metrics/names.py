@@ -132,7 +132,7 @@ NAMES: tuple[MetricName, ...] = (
         "launches",
         "launches that a backend other than the requested one served",
     ),
-    _later("dsv4_indexer_recall", "gauge", (), "ratio", "share of the exact top-k that the served top-k found"),
+    _later("dsv4_indexer_recall", "gauge", (), "ratio", "share of the exact top 8 that the served top 8 found"),
     _later("dsv4_indexer_workspace_bytes", "gauge", (), "bytes", "scratch memory of the indexer's kernels"),
     _later("dsv4_compile_events_after_ready_total", "counter", (), "events", "kernels compiled on live requests"),
     _launcher(
