@@ -37,19 +37,19 @@ def random_prompts(count: int, tokens: int, seed: int) -> list[list[int]]:
 
 
 async def engine_decode(engine: AsyncEngine, prompts: list[list[int]], tokens: int) -> float:
-    """Decoded tokens a second of a batch, from the moment when every request has its first token."""
-    started: list[float] = []
+    """Tokens a second while all requests decode: from the last one's first token to the first one's last."""
+    times: list[list[float]] = [[] for _ in prompts]
     params = SamplingParams(max_tokens=tokens, temperature=0.0)
 
     async def one(number: int, ids: list[int]) -> None:
         async for _ in engine.generate(f"bench-{number}", ids, params):
-            if len(started) <= number:
-                started.append(time.perf_counter())
+            times[number].append(time.perf_counter())
 
     # Prompts are cached first, so that all requests start to decode together.
     await asyncio.gather(*(_first_token(engine, ids) for ids in prompts))
     await asyncio.gather(*(one(n, ids) for n, ids in enumerate(prompts)))
-    return len(prompts) * (tokens - 1) / (time.perf_counter() - max(started))
+    begin, end = max(t[0] for t in times), min(t[-1] for t in times)
+    return sum(begin < moment <= end for t in times for moment in t) / (end - begin)
 
 
 async def _first_token(engine: AsyncEngine, ids: list[int]) -> float:

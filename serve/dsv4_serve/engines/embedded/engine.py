@@ -8,12 +8,13 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .build import Built, build, tensors_on
 from .exposition import StateCollector, exposition
 from .info import describe
 from .options import EngineOptions
+from .outbox import Outbox
 from .radix import RadixCache
 from .request import EngineDead, EngineError, SamplingParams, TokenOutput
 from .running import Request
@@ -38,6 +39,7 @@ class AsyncEngine:
         self.scheduler = Scheduler(self.model, self.cache, options, self.statistics)
         self.statistics.registry.register(StateCollector(self.model.pools, self.cache, self.scheduler))
         self._commands: deque[Command] = deque()
+        self._outbox = Outbox()
         self._wake = threading.Condition()
         self._stopping = False
         self._death: str | None = None
@@ -77,7 +79,7 @@ class AsyncEngine:
             list(prompt_ids),
             params,
             RequestSampler(params, secrets.randbits(62)),
-            lambda item: _call(loop, queue, item),
+            self._outbox.sink(loop, queue),
         )
         self.scheduler.check(request, self.context_length)
         self._command(lambda: self._submit(request))
@@ -155,6 +157,7 @@ class AsyncEngine:
                     self._wait_for_work()
                     self._run_commands()
                     self.scheduler.step()
+                    self._outbox.flush()
         except Exception as error:
             log.exception("the engine loop failed")
             reason = f"the engine loop failed: {type(error).__name__}: {error}"
@@ -175,9 +178,4 @@ class AsyncEngine:
         self._run_commands()
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             request.sink(EngineDead(reason))
-
-
-def _call(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], item: TokenOutput | EngineError) -> None:
-    """Hand an item to a queue of another thread's loop; a loop that is closed has no reader any more."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(queue.put_nowait, item)
+        self._outbox.flush()
