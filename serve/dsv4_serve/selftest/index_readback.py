@@ -37,11 +37,11 @@ async def index_readback(subject: Subject, convention: str) -> str:
 async def _page_of(subject: Subject, prompt: list[int]) -> list[int]:
     """The index slots of a prompt's first page, once it was computed."""
     await subject.complete(prompt, 1)
-    hit = subject.engine.cache.match(prompt)
-    if not hit.nodes:
+    nodes = subject.engine.cache.match(prompt)
+    if not nodes:
         raise ProbeFailed("a prompt that was just computed is not in the prefix cache")
-    page = hit.nodes[0].page
-    subject.engine.cache.release(hit.nodes)
+    page = nodes[0].page
+    subject.engine.cache.release(nodes)
     return [page * PAGE_SLOTS + o for o in range(PAGE_SLOTS)]
 
 

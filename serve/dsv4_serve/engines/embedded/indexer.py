@@ -129,8 +129,8 @@ class Indexer:
     ) -> None:
         """Replace the rows of `chosen` where `scored` holds by the top entries."""
         q = self._wq_b(latent).view(-1, self._heads, self._dim)
-        if batch.decode_rows and bool(scored[: batch.decode_rows].any()):
-            rows = scored[: batch.decode_rows].nonzero().view(-1)
+        rows = scored[: batch.decode_rows].nonzero().view(-1)
+        if rows.numel():
             self._top(chosen, rows, q, head_weights, lengths, batch, batch.page_table[rows], None)
         for segment in batch.segments:
             rows = scored[segment.rows].nonzero().view(-1) + segment.row

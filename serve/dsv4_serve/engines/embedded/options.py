@@ -44,7 +44,6 @@ class EngineOptions:
     threads: int = 0
     device: Device = "cpu"
     prefix_cache: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         def require(ok: bool, name: str, accepted: str) -> None:

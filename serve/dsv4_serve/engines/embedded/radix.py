@@ -7,7 +7,6 @@ compressor state at its end); a hit ends at the deepest node that has one.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,17 +30,6 @@ class Node:
     children: dict[Key, Node] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """The cached prefix of a prompt: its nodes from the root down; the last one has a tail."""
-
-    nodes: tuple[Node, ...]
-
-    @property
-    def tokens(self) -> int:
-        return len(self.nodes) * PAGE_TOKENS
-
-
 class RadixCache:
     """Owns the pages and tails of its nodes in `pools`."""
 
@@ -51,8 +39,11 @@ class RadixCache:
         self._clock = itertools.count(1)
         self._unheld = 0
 
-    def match(self, token_ids: Sequence[int]) -> Hit:
-        """The longest usable cached prefix that leaves at least one token to compute; its nodes are held."""
+    def match(self, token_ids: Sequence[int]) -> list[Node]:
+        """The longest usable cached prefix that leaves at least one token to compute; its nodes are held.
+
+        They come from the root down; the last one has a tail.
+        """
         path: list[Node] = []
         node = self._root
         for start in range(0, len(token_ids) - PAGE_TOKENS, PAGE_TOKENS):
@@ -65,7 +56,7 @@ class RadixCache:
             path.pop()
         for held in path:
             self.hold(held)
-        return Hit(tuple(path))
+        return path
 
     def hold(self, node: Node) -> None:
         """A running request uses this node."""
@@ -143,11 +134,10 @@ class RadixCache:
         return [node.tail for node in self.nodes() if node.tail is not None]
 
     def _evict_leaf(self) -> bool:
-        leaves = [(n.used_at, id(n), n) for n in self.nodes() if not n.children and n.users == 0]
+        leaves = [node for node in self.nodes() if not node.children and node.users == 0]
         if not leaves:
             return False
-        heapq.heapify(leaves)
-        self._remove(leaves[0][2])
+        self._remove(min(leaves, key=lambda node: node.used_at))
         return True
 
     def _remove(self, node: Node) -> None:
@@ -163,6 +153,7 @@ class RadixCache:
             node.tail = None
 
     def nodes(self) -> Iterator[Node]:
+        """Every cached page, parents before children."""
         stack = list(self._root.children.values())
         while stack:
             node = stack.pop()

@@ -106,8 +106,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self._options.max_running_requests:
             request = self.waiting[0]
-            hit = self._cache.match(request.tokens(0, request.length)) if self._cache.enabled else None
-            nodes = list(hit.nodes) if hit else []
+            nodes = self._cache.match(request.tokens(0, request.length)) if self._cache.enabled else []
             missing = -(-(request.length + 1) // PAGE_TOKENS) - len(nodes)
             # A lone request always fits (see check), so this cannot wait for ever.
             if missing > self._pools.pages.free + self._cache.evictable_pages:
