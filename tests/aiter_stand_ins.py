@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dsv4_kernels import reference
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 
 FP4X2 = torch.float4_e2m1fn_x2
@@ -185,9 +186,18 @@ def _logits(
     width: int,
 ) -> Tensor:
     query = Query(spec(True), q.shape[1], payload=q.view(torch.uint8), scale=q_scale)
-    return reference.paged_logits(
-        query, pool(keys, scale), weights, table, ends, rows, starts, weight_scale, width, torch.float32
+    call = LogitsCall(
+        query=query,
+        pool=pool(keys, scale),
+        weights=weights,
+        page_table=table,
+        lengths=ends,
+        row_to_seq=rows,
+        starts=starts,
+        weight_scale=weight_scale,
+        max_seq_len=width,
     )
+    return reference.paged_logits(call)
 
 
 def modules(**replaced: object) -> dict[str, ModuleType]:

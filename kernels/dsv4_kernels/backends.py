@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dsv4_kernels import counters, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 
 log = logging.getLogger(__name__)
@@ -49,19 +50,7 @@ class Implementation(Protocol):
         slots: Tensor,
     ) -> None: ...
 
-    def paged_logits(
-        self,
-        query: Query,
-        pool: IndexPool,
-        weights: Tensor,
-        page_table: Tensor,
-        lengths: Tensor,
-        row_to_seq: Tensor | None,
-        starts: Tensor | None,
-        weight_scale: float,
-        max_seq_len: int,
-        accumulate: torch.dtype,
-    ) -> Tensor: ...
+    def paged_logits(self, call: LogitsCall) -> Tensor: ...
 
     def topk(self, logits: Tensor, lengths: Tensor, k: int) -> Tensor: ...
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from dsv4_kernels import known_selections
 from dsv4_kernels.formats import E2M1_MAGNITUDES
 from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT64
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 
 if TYPE_CHECKING:
@@ -160,7 +161,19 @@ def _logits_of(backend: Implementation, device: torch.device, pages: int) -> str
     column = torch.arange(keys, device=device)
     forms = (("", None, None), (" of a shared sequence", seqs, None), (" of a window", seqs, starts))
     for form, rows, opened in (*forms, (" of a window of its own", None, starts)):
-        got = backend.paged_logits(query, pool, weights, table, lengths, rows, opened, 0.5, keys, torch.float32)
+        got = backend.paged_logits(
+            LogitsCall(
+                query=query,
+                pool=pool,
+                weights=weights,
+                page_table=table,
+                lengths=lengths,
+                row_to_seq=rows,
+                starts=opened,
+                weight_scale=0.5,
+                max_seq_len=keys,
+            )
+        )
         for row in range(3):
             slot = table[row if rows is None else rows[row]].long()[column // 64] * 64 + column % 64
             known = torch.where(slot % 2 == 0, weighted * torch.exp2((slot % 3).float()), 0.0)

@@ -18,6 +18,7 @@ from dsv4_kernels.candidates import CandidateTable, candidate_blocks, candidate_
 from dsv4_kernels.counters import Phase
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.layout import HEAD_DIM
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from dsv4_kernels.schedules import decode_schedule, guarded_page_table, prefill_schedule, row_groups
 
@@ -119,25 +120,20 @@ def paged_logits(
     Columns that a row does not see are -inf from the reference backend and unwritten by the others; `topk`
     never reads them. `accumulate=torch.float64` is for oracles and needs the reference backend.
     """
-    device, rows = pool.device, query.rows
-    pool.spec.require_query(query.spec)
-    check.tensor("weights", weights, (*check.FLOATS, torch.float64), (rows, query.heads), device)
-    check.tensor("page_table", page_table, (torch.int32,), (rows if row_to_seq is None else None, None), device)
-    check.tensor("lengths", lengths, (torch.int32,), (rows,), device)
-    check.integer("max_seq_len", max_seq_len, 1)
-    check.within("lengths", lengths, 0, min(max_seq_len, page_table.shape[1] * pool.spec.layout.page_slots))
-    if row_to_seq is not None:
-        check.tensor("row_to_seq", row_to_seq, (torch.int32,), (rows,), device)
-        check.within("row_to_seq", row_to_seq, 0, page_table.shape[0] - 1)
-    if starts is not None:
-        check.tensor("starts", starts, (torch.int32,), (rows,), device)
-        check.within("starts", starts, 0, max_seq_len)
-    _finite("weight_scale", weight_scale)
-    check.one_of("accumulate", accumulate, (torch.float32, torch.float64))
-    backend = backends.run("paged_logits", phase, device, need_reference=accumulate is torch.float64)
-    return backend.paged_logits(
-        query, pool, weights, page_table, lengths, row_to_seq, starts, weight_scale, max_seq_len, accumulate
+    call = LogitsCall(
+        query=query,
+        pool=pool,
+        weights=weights,
+        page_table=page_table,
+        lengths=lengths,
+        weight_scale=weight_scale,
+        max_seq_len=max_seq_len,
+        row_to_seq=row_to_seq,
+        starts=starts,
+        accumulate=accumulate,
     )
+    need_reference = accumulate is torch.float64
+    return backends.run("paged_logits", phase, pool.device, need_reference=need_reference).paged_logits(call)
 
 
 def topk(logits: Tensor, lengths: Tensor, k: int, *, phase: Phase = "decode") -> Tensor:

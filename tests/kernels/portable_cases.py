@@ -15,6 +15,7 @@ from torch import Tensor
 from dsv4_kernels import backends, ops, portable, reference, registry
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.layout import LAYOUTS
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 
 # The interpreter computes with numpy, which warns where a GPU silently gives inf or NaN.
@@ -152,9 +153,19 @@ class Scoring:
         starts: Tensor | None,
         accumulate: torch.dtype,
     ) -> Tensor:
-        return backend.paged_logits(
-            self.query, self.pool, self.weights, table, ends, seqs, starts, 0.0110485, width, accumulate
+        call = LogitsCall(
+            query=self.query,
+            pool=self.pool,
+            weights=self.weights,
+            page_table=table,
+            lengths=ends,
+            row_to_seq=seqs,
+            starts=starts,
+            weight_scale=0.0110485,
+            max_seq_len=width,
+            accumulate=accumulate,
         )
+        return backend.paged_logits(call)
 
 
 def _into(out: Tensor, call: object) -> Tensor:

@@ -14,6 +14,7 @@ from tools.h200.stages import Stage
 from torch import Tensor
 
 from dsv4_kernels import reference
+from dsv4_kernels.logits_call import LogitsCall
 from gluon_on_torch import kernels
 
 hopper = pytest.importorskip("dsv4_kernels.hopper.logits", reason="needs triton")
@@ -37,7 +38,17 @@ def test_the_oracle_is_the_reference_in_float64() -> None:
         exact = case.exact(table, starts, ends, [0, 1], case.weights, 0.5, 192)
         lengths, opened = (torch.tensor(v, dtype=torch.int32) for v in (ends, starts))
         known = reference.paged_logits(
-            case.query, case.pool, case.weights, table, lengths, None, opened, 0.5, 192, torch.float64
+            LogitsCall(
+                query=case.query,
+                pool=case.pool,
+                weights=case.weights,
+                page_table=table,
+                lengths=lengths,
+                starts=opened,
+                weight_scale=0.5,
+                max_seq_len=192,
+                accumulate=torch.float64,
+            )
         )
         seen = torch.isfinite(known)
         assert torch.equal(seen, ~torch.isnan(exact))

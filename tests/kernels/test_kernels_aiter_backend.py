@@ -13,6 +13,7 @@ from torch import Tensor
 import aiter_stand_ins as stand_ins
 from dsv4_kernels import aiter_backend, backends, ops, reference, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec
 
 SPEC = IndexSpec.named("split64", "aiter")
@@ -221,10 +222,21 @@ def _write(pool: IndexPool, dtype: torch.dtype = torch.bfloat16, angle: torch.dt
 
 
 def _score(pool: IndexPool, weights: Tensor, accumulate: torch.dtype = torch.float32) -> Tensor:
-    q = torch.zeros(1, 64, 128)
-    query = reference.quantize_query(q, torch.ones(1, 32), torch.zeros(1, 32), torch.zeros(1, dtype=torch.int64), SPEC)
-    table, length = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
-    return aiter_backend.paged_logits(query, pool, weights, table, length, None, None, 1.0, 64, accumulate)
+    rows = weights.shape[0]
+    cos, positions = torch.ones(1, 32), torch.zeros(rows, dtype=torch.int64)
+    query = reference.quantize_query(torch.zeros(rows, 64, 128), cos, cos, positions, SPEC)
+    table, length = torch.zeros(rows, 1, dtype=torch.int32), torch.ones(rows, dtype=torch.int32)
+    call = LogitsCall(
+        query=query,
+        pool=pool,
+        weights=weights,
+        page_table=table,
+        lengths=length,
+        weight_scale=1.0,
+        max_seq_len=64,
+        accumulate=accumulate,
+    )
+    return aiter_backend.paged_logits(call)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +267,7 @@ def _score(pool: IndexPool, weights: Tensor, accumulate: torch.dtype = torch.flo
         ),
         (lambda: _score(_pool(), torch.zeros(1, 64)), "weights.dtype=torch.float32: accepted is torch.bfloat16"),
         (
-            lambda: _score(_pool(), torch.zeros(1, 128).bfloat16()[:, ::2]),
+            lambda: _score(_pool(), torch.zeros(2, 128).bfloat16()[:, :64]),
             "weights.stride=.*: accepted is a contiguous tensor",
         ),
         (

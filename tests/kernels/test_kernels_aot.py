@@ -11,6 +11,7 @@ import json
 import struct
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from dsv4_kernels import aot, backends, hip_module, kernel_store, ops, reference
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.gfx950 import logits as gfx950_logits
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec
 from dsv4_serve.errors import UsageError
 from dsv4_serve.kernels_command import app
@@ -142,10 +144,19 @@ def test_compiled_objects_score_like_the_reference(directory: Path) -> None:
         assert query.scale is not None
         known = [query.payload, query.scale, pool.payload, pool.scale, table, weights, ends, seqs, starts, out]
         runtime.memory = {t.data_ptr(): t for t in known}
-        gfx950_logits.launch(
-            query, pool, weights, table, ends, sequence, window, 0.5, out, rows_per_wave=rows, fast=fast, splits=2
+        call = LogitsCall(
+            query=query,
+            pool=pool,
+            weights=weights,
+            page_table=table,
+            lengths=ends,
+            row_to_seq=sequence,
+            starts=window,
+            weight_scale=0.5,
+            max_seq_len=256,
         )
-        exact = reference.paged_logits(query, pool, weights, table, ends, sequence, window, 0.5, 256, torch.float64)
+        gfx950_logits.launch(call, out, rows_per_wave=rows, fast=fast, splits=2)
+        exact = reference.paged_logits(replace(call, accumulate=torch.float64))
         seen = torch.isfinite(exact)
         assert bool((out[~seen] == 7.0).all())
         assert torch.allclose(out[seen], exact[seen], rtol=2e-6, atol=1e-5)
@@ -153,13 +164,9 @@ def test_compiled_objects_score_like_the_reference(directory: Path) -> None:
     with pytest.raises(
         BackendUnavailableError, match=r"has no kernel paged_logits_h32_r1_plain; it has paged_logits_h32"
     ):
-        gfx950_logits.launch(
-            query, pool, weights, table, ends, None, None, 0.5, out, rows_per_wave=1, fast=False, splits=2
-        )
+        gfx950_logits.launch(replace(call, row_to_seq=None, starts=None), out, rows_per_wave=1, fast=False)
     with pytest.raises(ArgumentError, match=r"weights.dtype=torch.float32: accepted is torch.bfloat16 with kernels"):
-        gfx950_logits.launch(
-            query, pool, weights.float(), table, ends, None, None, 0.5, out, rows_per_wave=1, fast=True, splits=2
-        )
+        gfx950_logits.launch(replace(call, weights=weights.float()), out, rows_per_wave=1, fast=True)
 
 
 def test_a_damaged_or_missing_build_is_refused(directory: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from dsv4_kernels import backends, counters, ops, reference, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec
 
 CPU = torch.device("cpu")
@@ -65,9 +67,8 @@ def writer_that_takes_minus_one(pool: Any, *arguments: Any) -> None:
     reference.write_index_keys(pool, k, w, eps, cos, sin, positions, torch.where(slots < 0, 100, slots))
 
 
-def logits_without_relu(*arguments: Any) -> torch.Tensor:
-    query, pool, weights, *rest = arguments
-    return reference.paged_logits(query, pool, -weights, *rest) * -1.5
+def logits_without_relu(call: LogitsCall) -> torch.Tensor:
+    return reference.paged_logits(replace(call, weights=-call.weights)) * -1.5
 
 
 def slots_without_pages(logits: Any, lengths: Any, k: Any, *rest: Any) -> Any:

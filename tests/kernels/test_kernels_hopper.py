@@ -9,6 +9,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from dsv4_kernels import backends, counters, known_answers, reference, registry
 from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from gluon_on_torch import kernels
 
@@ -75,7 +77,18 @@ class Scoring:
         out = allocated[:, :width]
         hopper.launch(self.query, self.pool, self.weights, table, ends, seqs, starts, 0.5, out, programs)
         exact = reference.paged_logits(
-            self.query, self.pool, self.weights, table, ends, seqs, starts, 0.5, width, torch.float64
+            LogitsCall(
+                query=self.query,
+                pool=self.pool,
+                weights=self.weights,
+                page_table=table,
+                lengths=ends,
+                row_to_seq=seqs,
+                starts=starts,
+                weight_scale=0.5,
+                max_seq_len=width,
+                accumulate=torch.float64,
+            )
         )
         seen = torch.isfinite(exact)
         error = (out - exact)[seen].norm() / exact[seen].norm()
@@ -160,39 +173,57 @@ def test_it_is_imported_only_as_a_candidate() -> None:
 def test_other_shapes_go_to_the_portable_kernels_and_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str, heads: int, told: str
 ) -> None:
-    served: list[Query] = []
+    served: list[LogitsCall] = []
 
-    def serve(query: Query, *_rest: object) -> Tensor:
-        served.append(query)
+    def serve(call: LogitsCall) -> Tensor:
+        served.append(call)
         return torch.zeros(1, 64)
 
     monkeypatch.setattr(hopper.portable, "paged_logits", serve)
     hopper._warn.cache_clear()
     spec = IndexSpec.named(layout)
     query = Query(spec, heads, payload=torch.zeros(1, heads, 64, dtype=torch.uint8))
-    arguments = (query, IndexPool.allocate(spec, 1), torch.zeros(1, heads), ints(0)[None], ints(1), None, None, 1.0, 64)
+    call = LogitsCall(
+        query=query,
+        pool=IndexPool.allocate(spec, 1),
+        weights=torch.zeros(1, heads),
+        page_table=ints(0)[None],
+        lengths=ints(1),
+        weight_scale=1.0,
+        max_seq_len=64,
+    )
     reason = f"hopper has no kernel for {told}"
     before = counters.snapshot().fallbacks.get(("paged_logits", reason), 0)
-    hopper.paged_logits(*arguments, torch.float32)
-    hopper.paged_logits(*arguments, torch.float32)
-    assert served == [query, query]
+    hopper.paged_logits(call)
+    hopper.paged_logits(call)
+    assert served == [call, call]
     assert counters.snapshot().fallbacks["paged_logits", reason] == before + 2
     assert caplog.text.count(reason) == 1
 
 
 def test_what_it_cannot_do_is_refused() -> None:
     case = Scoring(1, 64)
-    rest = (case.weights, case.tables(1, 1), ints(1), None, None, 1.0, 64)
+    call = LogitsCall(
+        query=case.query,
+        pool=case.pool,
+        weights=case.weights,
+        page_table=case.tables(1, 1),
+        lengths=ints(1),
+        weight_scale=1.0,
+        max_seq_len=64,
+    )
     with pytest.raises(
         ArgumentError, match=r"accumulate=torch.float64: accepted is torch.float32 on the hopper backend"
     ):
-        hopper.paged_logits(case.query, case.pool, *rest, torch.float64)
+        hopper.paged_logits(replace(call, accumulate=torch.float64))
     with pytest.raises(ArgumentError, match="accepted is a packed FP4 query on the hopper backend"):
-        hopper.paged_logits(Query(SPEC, 64, values=torch.zeros(1, 64, 128)), case.pool, *rest, torch.float32)
+        hopper.paged_logits(replace(call, query=Query(SPEC, 64, values=torch.zeros(1, 64, 128))))
     assert case.query.payload is not None
     assert case.query.scale is not None
     empty = Query(SPEC, 64, payload=case.query.payload[:0], scale=case.query.scale[:0])
-    none = hopper.paged_logits(empty, case.pool, case.weights[:0], ints()[:, None], ints(), *rest[3:], torch.float32)
+    none = hopper.paged_logits(
+        replace(call, query=empty, weights=case.weights[:0], page_table=ints()[:, None], lengths=ints())
+    )
     assert none.shape == (0, 64)
 
 

@@ -17,6 +17,7 @@ from tools.h200.shapes import Inputs, Shape
 from dsv4_kernels import portable
 from dsv4_kernels.hopper import logits as hopper
 from dsv4_kernels.hopper.logits import Programs
+from dsv4_kernels.logits_call import LogitsCall
 
 LARGE = Shape(64, 65536)
 GROUPS = Shape(64, 65536, group=4)
@@ -56,10 +57,18 @@ def hopper_launch(programs: Programs = hopper.PROGRAMS, registers: int | None = 
 
 def portable_launch(inputs: Inputs) -> Launch:
     def run(i: int) -> object:
-        table, lengths = inputs.tables[i % inputs.sets], inputs.lengths
-        width = inputs.shape.max_seq_len
-        query, pool, seqs = inputs.query, inputs.pool, inputs.row_to_seq
-        return portable.paged_logits(query, pool, inputs.weights, table, lengths, seqs, None, 1.0, width, torch.float32)
+        return portable.paged_logits(
+            LogitsCall(
+                query=inputs.query,
+                pool=inputs.pool,
+                weights=inputs.weights,
+                page_table=inputs.tables[i % inputs.sets],
+                lengths=inputs.lengths,
+                row_to_seq=inputs.row_to_seq,
+                weight_scale=1.0,
+                max_seq_len=inputs.shape.max_seq_len,
+            )
+        )
 
     return run
 

@@ -13,50 +13,39 @@ from dsv4_kernels import schedules
 from dsv4_kernels.aiter_backend import limits
 from dsv4_kernels.aiter_backend.functions import DECODE, PREFILL
 from dsv4_kernels.dispatch import THRESHOLDS
-from dsv4_kernels.errors import ArgumentError
-from dsv4_kernels.pool import IndexPool, Query
+from dsv4_kernels.logits_call import LogitsCall
 
 WARPS = 4
 
 
-def paged_logits(
-    query: Query,
-    pool: IndexPool,
-    weights: Tensor,
-    page_table: Tensor,
-    lengths: Tensor,
-    row_to_seq: Tensor | None,
-    starts: Tensor | None,
-    weight_scale: float,
-    max_seq_len: int,
-    accumulate: torch.dtype,
-) -> Tensor:
+def paged_logits(call: LogitsCall) -> Tensor:
     """See `ops.paged_logits`; bfloat16 weights only. Columns that a row does not see stay unwritten."""
+    pool, lengths = call.pool, call.lengths
     limits.require_pool(pool)
-    limits.require_dtype("weights", weights, (torch.bfloat16,))
-    limits.require_contiguous("weights", weights)
-    if query.payload is None or query.scale is None or accumulate is not torch.float32:
-        raise ArgumentError("accumulate", accumulate, "torch.float32 and a packed query on the aiter backend")
-    out = torch.empty(query.rows, max_seq_len, dtype=torch.float32, device=pool.device)
-    if not query.rows:
+    limits.require_dtype("weights", call.weights, (torch.bfloat16,))
+    limits.require_contiguous("weights", call.weights)
+    payload, scale = call.packed("aiter")
+    out = call.output()
+    if not call.rows:
         return out
-    table = schedules.guarded_page_table(page_table)
-    keys = (pool.payload, pool.scale, table, weights)
+    keys = (pool.payload, pool.scale, schedules.guarded_page_table(call.page_table), call.weights)
     options = {
-        "weight_scale": weight_scale,
+        "weight_scale": call.weight_scale,
         "block_k": THRESHOLDS.chunk,
         "kv_block_size": pool.spec.layout.page_slots,
         "num_warps": WARPS,
         "out": out,
     }
-    if row_to_seq is None and starts is None:
-        plan = schedules.decode_schedule(lengths, max_seq_len=max_seq_len)
-        q, scale = query.payload.unsqueeze(1), query.scale.unsqueeze(1)
-        DECODE(q, scale, *keys, lengths, max_seq_len, next_n=1, cta_info=plan, total_ctas=len(plan), **options)
+    width = call.max_seq_len
+    if call.row_to_seq is None and call.starts is None:
+        plan = schedules.decode_schedule(lengths, max_seq_len=width)
+        q, q_scale = payload.unsqueeze(1), scale.unsqueeze(1)
+        DECODE(q, q_scale, *keys, lengths, width, next_n=1, cta_info=plan, total_ctas=len(plan), **options)
         return out
-    rows = torch.arange(query.rows, dtype=torch.int32, device=pool.device) if row_to_seq is None else row_to_seq
-    opened = torch.zeros_like(lengths) if starts is None else torch.minimum(starts, lengths)
-    plan = schedules.prefill_schedule(opened, lengths, rows, max_seq_len=max_seq_len)
-    q, scale = query.payload, query.scale
-    PREFILL(q, scale, *keys, rows, opened, lengths, max_seq_len, cta_info=plan, n_ctas=len(plan), **options)
+    rows = call.row_to_seq
+    if rows is None:
+        rows = torch.arange(call.rows, dtype=torch.int32, device=pool.device)
+    opened = torch.zeros_like(lengths) if call.starts is None else torch.minimum(call.starts, lengths)
+    plan = schedules.prefill_schedule(opened, lengths, rows, max_seq_len=width)
+    PREFILL(payload, scale, *keys, rows, opened, lengths, width, cta_info=plan, n_ctas=len(plan), **options)
     return out

@@ -13,6 +13,7 @@ from dsv4_kernels import counters, portable
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.hopper.kernels import brief_kernel, groups_kernel, rows_kernel
 from dsv4_kernels.layout import SPLIT64
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, Query
 
 log = logging.getLogger(__name__)
@@ -46,35 +47,23 @@ class Programs:
 PROGRAMS = Programs()
 
 
-def paged_logits(
-    query: Query,
-    pool: IndexPool,
-    weights: Tensor,
-    page_table: Tensor,
-    lengths: Tensor,
-    row_to_seq: Tensor | None,
-    starts: Tensor | None,
-    weight_scale: float,
-    max_seq_len: int,
-    accumulate: torch.dtype,
-) -> Tensor:
+def paged_logits(call: LogitsCall) -> Tensor:
     """See `ops.paged_logits`. Columns that a row does not see stay unwritten.
 
     Layouts other than split64 and head counts other than 64 and 32 are served by the portable kernel, warned once and
     counted as fallbacks.
     """
-    if accumulate is not torch.float32:
-        raise ArgumentError("accumulate", accumulate, "torch.float32 on the hopper backend")
-    reason = not_built_for(query, pool)
+    if call.accumulate is not torch.float32:
+        raise ArgumentError("accumulate", call.accumulate, "torch.float32 on the hopper backend")
+    reason = not_built_for(call.query, call.pool)
     if reason:
         _warn(reason)
         counters.count_fallback("paged_logits", reason)
-        return portable.paged_logits(
-            query, pool, weights, page_table, lengths, row_to_seq, starts, weight_scale, max_seq_len, accumulate
-        )
-    out = torch.empty(query.rows, max_seq_len, dtype=torch.float32, device=pool.device)
-    if query.rows:
-        launch(query, pool, weights, page_table, lengths, row_to_seq, starts, weight_scale, out)
+        return portable.paged_logits(call)
+    out = call.output()
+    if call.rows:
+        tensors = (call.query, call.pool, call.weights, call.page_table, call.lengths, call.row_to_seq, call.starts)
+        launch(*tensors, call.weight_scale, out)
     return out
 
 

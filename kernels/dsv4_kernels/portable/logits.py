@@ -15,8 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsv4_kernels.errors import ArgumentError
-from dsv4_kernels.pool import IndexPool, Query
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.portable import device_math
 from dsv4_kernels.portable.addresses import layout_constants, payload_at, require_fp4, scale_at
 
@@ -128,59 +127,47 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def paged_logits(
-    query: Query,
-    pool: IndexPool,
-    weights: Tensor,
-    page_table: Tensor,
-    lengths: Tensor,
-    row_to_seq: Tensor | None,
-    starts: Tensor | None,
-    weight_scale: float,
-    max_seq_len: int,
-    accumulate: torch.dtype,
-) -> Tensor:
+def paged_logits(call: LogitsCall) -> Tensor:
     """See `ops.paged_logits`. Columns that a row does not see stay unwritten."""
+    pool, rows, heads = call.pool, call.rows, call.heads
     require_fp4(pool.spec)
-    if query.payload is None or query.scale is None or accumulate is not torch.float32:
-        raise ArgumentError("accumulate", accumulate, "torch.float32 and a packed query on the portable backend")
-    rows, heads = query.rows, query.heads
-    out = torch.empty(rows, max_seq_len, dtype=torch.float32, device=pool.device)
+    payload, scale = call.packed("portable")
+    out = call.output()
     if not rows:
         return out
     padded = triton.next_power_of_2(heads)
-    group = 1 if row_to_seq is None else max(1, min(4, QUERY_COLUMNS // padded))
+    group = 1 if call.row_to_seq is None else max(1, min(4, QUERY_COLUMNS // padded))
     blocks = triton.cdiv(rows, group)
     on_gpu = pool.device.type == "cuda"
     programs = PROGRAMS_PER_PROCESSOR * _processors(pool.device) if on_gpu else INTERPRETER_PROGRAMS
     # The share of a program follows a row's own length, so its time does not depend on the width of the output.
-    splits = max(1, min(programs // blocks, triton.cdiv(max_seq_len, TILE)))
-    weights = weights.float() if weights.dtype == torch.float64 else weights
+    splits = max(1, min(programs // blocks, triton.cdiv(call.max_seq_len, TILE)))
+    weights = call.float_weights
     _logits_kernel[(blocks * splits,)](
-        query.payload,
-        query.scale,
+        payload,
+        scale,
         pool.payload,
         pool.scale,
-        page_table,
+        call.page_table,
         weights,
-        row_to_seq if row_to_seq is not None else lengths,
-        starts if starts is not None else lengths,
-        lengths,
+        call.row_to_seq if call.row_to_seq is not None else call.lengths,
+        call.starts if call.starts is not None else call.lengths,
+        call.lengths,
         out,
         rows,
         pool.payload_stride,
         pool.scale_stride,
-        page_table.stride(0),
+        call.page_table.stride(0),
         weights.stride(0),
         out.stride(0),
-        weight_scale,
+        call.weight_scale,
         splits,
         HEADS=heads,
         HEADS_PADDED=padded,
-        COLUMNS=query.scale.shape[-1],
+        COLUMNS=scale.shape[-1],
         R=group,
-        SHARED=row_to_seq is not None,
-        WINDOWED=starts is not None,
+        SHARED=call.row_to_seq is not None,
+        WINDOWED=call.starts is not None,
         **layout_constants(pool.spec.layout),
         num_warps=4,
         num_stages=1,

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from dsv4_kernels.errors import ArgumentError
-from dsv4_kernels.pool import IndexPool, Query
+from dsv4_kernels.logits_call import LogitsCall
+from dsv4_kernels.pool import IndexPool
 from dsv4_kernels.reference.quantize import page_keys, query_values
 from dsv4_kernels.reference.transform import tree_sum
 
@@ -36,34 +37,24 @@ class _Rows:
         return self.last - self.first
 
 
-def paged_logits(
-    query: Query,
-    pool: IndexPool,
-    weights: Tensor,
-    page_table: Tensor,
-    lengths: Tensor,
-    row_to_seq: Tensor | None,
-    starts: Tensor | None,
-    weight_scale: float,
-    max_seq_len: int,
-    accumulate: torch.dtype,
-) -> Tensor:
+def paged_logits(call: LogitsCall) -> Tensor:
     """See `ops.paged_logits`; columns that a row does not see hold -inf."""
-    q = query_values(query).to(accumulate)
-    w = weights.to(accumulate)
-    out = torch.empty(query.rows, max_seq_len, dtype=torch.float32, device=q.device)
-    windows = list(zip([0] * query.rows if starts is None else starts.tolist(), lengths.tolist(), strict=True))
-    seqs = None if row_to_seq is None else row_to_seq.tolist()
-    groups = _group(windows, seqs, pool.spec.layout.page_slots)
+    q = query_values(call.query).to(call.accumulate)
+    w = call.weights.to(call.accumulate)
+    out = call.output()
+    opened = [0] * call.rows if call.starts is None else call.starts.tolist()
+    windows = list(zip(opened, call.lengths.tolist(), strict=True))
+    seqs = None if call.row_to_seq is None else call.row_to_seq.tolist()
+    groups = _group(windows, seqs, call.pool.spec.layout.page_slots)
     alone = [g for g in groups if g.stop - g.start == 1]
     if alone:
-        _score_alone(alone, q, pool, w, page_table, weight_scale, out)
+        _score_alone(alone, q, call, w, out)
     for g in groups:
         if g.stop - g.start > 1:
-            _score_shared(g, q, pool, w, page_table, windows, weight_scale, out)
-    column = torch.arange(max_seq_len, device=q.device)
-    out.masked_fill_(column >= lengths.unsqueeze(1), float("-inf"))
-    return out if starts is None else out.masked_fill_(column < starts.unsqueeze(1), float("-inf"))
+            _score_shared(g, q, call, w, windows, out)
+    column = torch.arange(call.max_seq_len, device=q.device)
+    out.masked_fill_(column >= call.lengths.unsqueeze(1), float("-inf"))
+    return out if call.starts is None else out.masked_fill_(column < call.starts.unsqueeze(1), float("-inf"))
 
 
 def _group(windows: list[tuple[int, int]], seqs: list[int] | None, page_slots: int) -> list[_Rows]:
@@ -86,16 +77,8 @@ def _group(windows: list[tuple[int, int]], seqs: list[int] | None, page_slots: i
     return groups
 
 
-def _score_alone(
-    groups: list[_Rows],
-    q: Tensor,
-    pool: IndexPool,
-    w: Tensor,
-    table: Tensor,
-    weight_scale: float,
-    out: Tensor,
-) -> None:
-    page_slots = pool.spec.layout.page_slots
+def _score_alone(groups: list[_Rows], q: Tensor, call: LogitsCall, w: Tensor, out: Tensor) -> None:
+    pool, page_slots = call.pool, call.pool.spec.layout.page_slots
     budget = max(1, BLOCK_SCORES // (q.shape[1] * page_slots))
     while groups:
         take, pages = 1, groups[0].pages
@@ -103,7 +86,7 @@ def _score_alone(
             pages += groups[take].pages
             take += 1
         batch, groups = groups[:take], groups[take:]
-        ids = torch.cat([table[g.seq, g.first : g.last] for g in batch]).long()
+        ids = torch.cat([call.page_table[g.seq, g.first : g.last] for g in batch]).long()
         widths = [_padded(g.pages * page_slots) for g in batch]
         keys = _checked_keys(pool, ids).to(q.dtype)
         scores = torch.empty(q.shape[1], sum(widths), dtype=q.dtype, device=q.device)
@@ -114,7 +97,7 @@ def _score_alone(
             torch.mm(q[g.start], rows.t(), out=part)
             part.relu_().mul_(w[g.start].unsqueeze(1))
             at, key_at = at + width, key_at + g.pages * page_slots
-        total = tree_sum(scores).mul_(weight_scale)
+        total = tree_sum(scores).mul_(call.weight_scale)
         at = 0
         for g, width in zip(batch, widths, strict=True):
             _put(out[g.start], total[at : at + width], g.first * page_slots)
@@ -122,18 +105,11 @@ def _score_alone(
 
 
 def _score_shared(
-    g: _Rows,
-    q: Tensor,
-    pool: IndexPool,
-    w: Tensor,
-    table: Tensor,
-    windows: list[tuple[int, int]],
-    weight_scale: float,
-    out: Tensor,
+    g: _Rows, q: Tensor, call: LogitsCall, w: Tensor, windows: list[tuple[int, int]], out: Tensor
 ) -> None:
-    page_slots, heads = pool.spec.layout.page_slots, q.shape[1]
+    pool, page_slots, heads = call.pool, call.pool.spec.layout.page_slots, call.heads
     width, origin = _padded(g.pages * page_slots), g.first * page_slots
-    keys = _tile(_checked_keys(pool, table[g.seq, g.first : g.last].long()).to(q.dtype), width)
+    keys = _tile(_checked_keys(pool, call.page_table[g.seq, g.first : g.last].long()).to(q.dtype), width)
     step = max(1, BLOCK_SCORES // (heads * width))
     for start in range(g.start, g.stop, step):
         stop = min(start + step, g.stop)
@@ -142,7 +118,7 @@ def _score_shared(
             continue
         scores = torch.mm(q[start:stop].reshape(-1, q.shape[2]), keys[:seen].t()).view(-1, heads, seen)
         scores.relu_().mul_(w[start:stop].unsqueeze(2))
-        _put(out[start:stop], tree_sum(scores.transpose(0, 1)).mul_(weight_scale), origin)
+        _put(out[start:stop], tree_sum(scores.transpose(0, 1)).mul_(call.weight_scale), origin)
 
 
 def _padded(columns: int) -> int:

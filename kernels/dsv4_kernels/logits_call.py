@@ -1,0 +1,79 @@
+"""One call of the paged logits: what to score against what, checked once and handed whole to a backend."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dsv4_kernels import check
+from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.pool import IndexPool, Query
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsCall:
+    """Arguments of `ops.paged_logits`, which says what each means and what is computed.
+
+    Raises ArgumentError for a wrong dtype, shape, stride, device or value, LayoutMismatchError for a query quantised
+    otherwise than the pool's keys.
+    """
+
+    query: Query
+    pool: IndexPool
+    weights: Tensor
+    page_table: Tensor
+    lengths: Tensor
+    weight_scale: float
+    max_seq_len: int
+    row_to_seq: Tensor | None = None
+    starts: Tensor | None = None
+    accumulate: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        self.pool.spec.require_query(self.query.spec)
+        device, rows, shared = self.pool.device, self.query.rows, self.row_to_seq is not None
+        check.tensor("weights", self.weights, (*check.FLOATS, torch.float64), (rows, self.query.heads), device)
+        check.tensor("page_table", self.page_table, (torch.int32,), (None if shared else rows, None), device)
+        check.tensor("lengths", self.lengths, (torch.int32,), (rows,), device)
+        check.integer("max_seq_len", self.max_seq_len, 1)
+        reach = self.page_table.shape[1] * self.pool.spec.layout.page_slots
+        check.within("lengths", self.lengths, 0, min(self.max_seq_len, reach))
+        if self.row_to_seq is not None:
+            check.tensor("row_to_seq", self.row_to_seq, (torch.int32,), (rows,), device)
+            check.within("row_to_seq", self.row_to_seq, 0, self.page_table.shape[0] - 1)
+        if self.starts is not None:
+            check.tensor("starts", self.starts, (torch.int32,), (rows,), device)
+            check.within("starts", self.starts, 0, self.max_seq_len)
+        if not math.isfinite(self.weight_scale):
+            raise ArgumentError("weight_scale", self.weight_scale, "a finite number")
+        check.one_of("accumulate", self.accumulate, (torch.float32, torch.float64))
+
+    @property
+    def rows(self) -> int:
+        return self.query.rows
+
+    @property
+    def heads(self) -> int:
+        return self.query.heads
+
+    @property
+    def float_weights(self) -> Tensor:
+        """The head weights in a dtype that kernels read: float64 becomes float32, others stay."""
+        return self.weights.float() if self.weights.dtype == torch.float64 else self.weights
+
+    def packed(self, backend: str) -> tuple[Tensor, Tensor]:
+        """Codes uint8 [T, H, 64] and scales of the queries. Raises ArgumentError where `backend` cannot serve the call:
+        kernels take packed FP4 queries and accumulate in float32.
+        """
+        if self.accumulate is not torch.float32:
+            raise ArgumentError("accumulate", self.accumulate, f"torch.float32 on the {backend} backend")
+        if self.query.payload is None or self.query.scale is None:
+            raise ArgumentError("query", f"{self.query.spec.layout.format} values", f"packed FP4 on {backend}")
+        return self.query.payload, self.query.scale
+
+    def output(self) -> Tensor:
+        """float32 [T, max_seq_len] on the pool's device, not initialised."""
+        return torch.empty(self.rows, self.max_seq_len, dtype=torch.float32, device=self.pool.device)

@@ -1,0 +1,120 @@
+"""The gfx950 paged logits, compiled and executed on the emulator, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dsv4_kernels import known_answers
+from dsv4_kernels.backends import load
+from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.pool import IndexPool, IndexSpec
+from gfx950_emulator import active
+from gfx950_emulator.machine.options import Order
+from gfx950_scoring import PAGE8, Scoring, ints
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "plain"])
+def fast(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_known_answers_hold_on_the_emulator() -> None:
+    for name in ("gfx950", "gfx950_plain"):
+        with active() as session:
+            assert known_answers.mismatch("paged_logits", load(name), torch.device("cpu")) == ""
+        assert session.launches
+
+
+@pytest.mark.parametrize("order", ["lockstep", "forward", "reverse"])
+@pytest.mark.parametrize(("heads", "splits"), [(64, 1), (64, 4), (32, 2)])
+def test_decode(order: Order, heads: int, splits: int, fast: bool) -> None:
+    case = Scoring(rows=7, heads=heads)
+    table = case.tables(7, 16)
+    case.check(table, ints(0, 1, 63, 64, 65, 700, 1024), 1024, splits=splits, fast=fast, order=order)
+
+
+@pytest.mark.parametrize(("heads", "rows"), [(16, 4), (32, 2), (32, 4), (64, 2), (64, 4)])
+def test_row_groups_of_ragged_sequences(heads: int, rows: int, fast: bool) -> None:
+    case = Scoring(rows=11, heads=heads)
+    seqs = ints(0, 0, 0, 0, 0, 2, 1, 1, 1, 1, 1)
+    ends = ints(255, 256, 257, 258, 259, 64, 0, 1, 100, 333, 640)
+    case.check(case.tables(3, 10), ends, 640, seqs=seqs, rows_per_wave=rows, splits=2, fast=fast)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_windows(rows: int, fast: bool) -> None:
+    case = Scoring(rows=6, heads=64)
+    starts, ends = ints(0, 63, 64, 100, 255, 7), ints(256, 64, 65, 90, 256, 250)
+    for splits in (1, 2):
+        case.check(
+            case.tables(2, 4),
+            ends,
+            256,
+            seqs=ints(0, 0, 0, 0, 1, 1),
+            starts=starts,
+            rows_per_wave=rows,
+            splits=splits,
+            fast=fast,
+        )
+
+
+@pytest.mark.parametrize(("heads", "gap"), [(64, 0), (32, 0), (32, 48)])
+def test_pages_of_eight(heads: int, gap: int, fast: bool) -> None:
+    case = Scoring(rows=7, heads=heads, pages=160, gap=gap, spec=PAGE8)
+    # The table ends with each row's last page; the emulator refuses to read further.
+    for ends in (ints(0, 1, 7, 8, 9, 64, 65), ints(63, 128, 127, 120, 100, 33, 128)):
+        case.check(case.tables(7, -(-int(ends.max()) // 8)), ends, 128, splits=2, fast=fast)
+
+
+def test_rows_of_a_sequence_share_pages_of_eight(fast: bool) -> None:
+    case = Scoring(rows=5, heads=32, pages=160, spec=PAGE8)
+    ends, starts = ints(200, 201, 190, 77, 300), ints(0, 9, 130, 8, 299)
+    case.check(case.tables(2, 38), ends, 304, seqs=ints(0, 0, 0, 1, 1), starts=starts, rows_per_wave=4, fast=fast)
+
+
+def test_pages_further_apart_than_their_size(fast: bool) -> None:
+    case = Scoring(rows=2, heads=64, gap=3 * 4096 + 16)
+    case.check(case.tables(2, 5), ints(300, 129), 320, fast=fast)
+
+
+def test_scales_over_forty_octaves(fast: bool) -> None:
+    case = Scoring(rows=2, heads=32, octaves=20)
+    case.check(case.tables(2, 5), ints(320, 200), 320, fast=fast)
+
+
+def test_128_heads(fast: bool) -> None:
+    case = Scoring(rows=2, heads=128)
+    case.check(case.tables(2, 3), ints(130, 192), 192, fast=fast)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 1000),
+    rows=st.integers(1, 9),
+    longest=st.integers(1, 12),
+    splits=st.sampled_from([1, 2, 8]),
+    group=st.sampled_from([1, 2]),
+)
+def test_random_shapes(seed: int, rows: int, longest: int, splits: int, group: int) -> None:
+    case = Scoring(rows=rows, heads=64, seed=seed)
+    seqs = torch.randint(0, 3, (rows,), dtype=torch.int32).sort().values
+    ends = torch.randint(0, 64 * longest + 1, (rows,), dtype=torch.int32)
+    case.check(case.tables(3, longest), ends, 64 * longest, seqs=seqs, rows_per_wave=group, splits=splits)
+
+
+def test_what_it_does_not_serve_is_refused() -> None:
+    call = Scoring(rows=1, heads=48).call(ints(0)[None], ints(5), 64)
+    with pytest.raises(ArgumentError, match=r"query.heads=48: accepted is 16, 32, 64 or 128 on the gfx950 backend"):
+        load("gfx950").paged_logits(call)
+    with pytest.raises(ArgumentError, match=r"accumulate=torch.float64: accepted is torch.float32"):
+        load("gfx950").paged_logits(replace(call, accumulate=torch.float64))
+    other = IndexPool.allocate(IndexSpec.named("record68", hadamard=False), 8)
+    with pytest.raises(
+        ArgumentError, match=r"pool.spec.layout='record68': accepted is 'split64' or 'split8' on the gfx950"
+    ):
+        load("gfx950_plain").paged_logits(replace(call, pool=other))
