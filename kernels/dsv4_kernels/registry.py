@@ -98,6 +98,7 @@ VARIANTS: tuple[KernelVariant, ...] = tuple(
     for pair in (
         _gfx950_logits(heads, 1),
         _gfx950_logits(heads, 1, dense=False),
+        _gfx950_logits(heads, 1, windowed=True),
         _gfx950_logits(heads, rows, shared=True),
         _gfx950_logits(heads, rows, shared=True, dense=False),
         _gfx950_logits(heads, rows, shared=True, windowed=True),

@@ -80,7 +80,7 @@ def _jit_again() -> Iterator[None]:
 
 def test_every_variant_has_a_name_of_its_own_and_a_backend() -> None:
     names = [v.name for v in registry.VARIANTS]
-    assert len(set(names)) == len(names) == 64
+    assert len(set(names)) == len(names) == 72
     assert {v.backend for v in registry.VARIANTS} == {"gfx950", "gfx950_plain"}
     assert {v.heads for v in registry.VARIANTS} == {16, 32, 64, 128}
     assert all(v.fast == (v.backend == "gfx950") for v in registry.VARIANTS)

@@ -14,6 +14,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import absent_packages
 
@@ -76,6 +77,7 @@ def _describe_device() -> None:
         "get_device_capability": (DEVICE.major, DEVICE.minor),
         "get_device_name": DEVICE.name,
         "is_current_stream_capturing": False,
+        "current_stream": SimpleNamespace(cuda_stream=0),
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, _constant(answer))

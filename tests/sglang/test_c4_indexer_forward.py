@@ -14,15 +14,15 @@ from torch import Tensor
 import engine_context
 import fp4_oracle as oracle
 from c4_layer import C4Layer
-from dsv4_kernels import counters
 from index_world import Queries
+from launch_counts import LaunchCounts
 
 TOKENS, TOPK = 1203, 64
 FLAGS = ("--enable-deepseek-v4-fp4-indexer", "--max-total-tokens", "16384", "--max-running-requests", "4")
 
 
 @pytest.fixture
-def layer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[C4Layer]:
+def layer(backend: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[C4Layer]:
     with engine_context.engine(engine_context.write_model(tmp_path), *FLAGS) as arguments:
         config = ModelConfig.from_server_args(arguments).hf_config
         yield C4Layer(config, engine_context.token_pool(arguments, 16384), monkeypatch)
@@ -66,9 +66,9 @@ def chosen(row: Tensor) -> set[int]:
     return {slot for slot in row.tolist() if slot >= 0}
 
 
-def test_prefill_then_decode_select_the_oracles_keys(layer: C4Layer) -> None:
+def test_prefill_then_decode_select_the_oracles_keys(layer: C4Layer, backend: str, scored: LaunchCounts) -> None:
     x, q_lora = inputs(TOKENS, 1)
-    before = dict(counters.snapshot().launches)
+    written = LaunchCounts("write_index_keys")
     picked = layer.extend(x, q_lora)
     for position in (0, 2, 3, 6, 7, 255, 256, 259, 700, 1023, 1024, TOKENS - 1):
         assert chosen(picked[position]) == expected(layer, x[position], q_lora[position], position), position
@@ -76,11 +76,8 @@ def test_prefill_then_decode_select_the_oracles_keys(layer: C4Layer) -> None:
         x, q_lora = inputs(1, 100 + step)
         picked = layer.decode(x, q_lora)
         assert chosen(picked[0]) == expected(layer, x[0], q_lora[0], TOKENS + step), step
-    after = counters.snapshot().launches
-    made = {key: n - before.get(key, 0) for key, n in after.items() if n > before.get(key, 0)}
-    assert made["paged_logits", "prefill", "reference"] == 1
-    assert made["paged_logits", "decode", "reference"] == 3
-    assert sum(n for (op, _, _), n in made.items() if op == "write_index_keys") == 4
+    assert scored.made() == {("prefill", backend): 1, ("decode", backend): 3}
+    assert sum(written.made().values()) == 4
 
 
 def test_keys_in_the_pool_are_the_pooled_tokens_normed_turned_and_rounded(layer: C4Layer) -> None:

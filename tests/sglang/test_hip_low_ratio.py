@@ -8,6 +8,7 @@ from sglang.kernels.ops.attention.dsv4 import candidate_blocks_hip as candidates
 from sglang.kernels.ops.attention.dsv4 import fp4_indexer_hip as hip
 
 from index_world import IndexWorld, Kind, int32
+from launch_counts import LaunchCounts
 
 LENGTHS = [300, 77, 130, 264]
 BUCKET = hip.LOW_RATIO_PAGE_TABLE_BUCKET
@@ -15,18 +16,19 @@ POOLS: list[Kind] = ["low_ratio", "page8"]
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def world(request: pytest.FixtureRequest) -> IndexWorld:
+def world(request: pytest.FixtureRequest, backend: str) -> IndexWorld:
     return IndexWorld(LENGTHS, request.param)
 
 
-def test_row_group_decode(world: IndexWorld) -> None:
+def test_row_group_decode(world: IndexWorld, backend: str, scored: LaunchCounts) -> None:
     queries = world.queries(4)
     workspace = hip.prepare_fp4_rowgroup_decode_workspace(world.page_table, 1, page_table_bucket=BUCKET)
     logits = world.score(queries, world.page_table, LENGTHS, is_decode=True, decode_workspace=workspace)
     world.check(logits, queries, [0, 1, 2, 3], LENGTHS)
+    assert scored.made() == {("decode", backend): 1}
 
 
-def test_row_group_verify_of_two_rows_a_request(world: IndexWorld) -> None:
+def test_row_group_verify_of_two_rows_a_request(world: IndexWorld, backend: str, scored: LaunchCounts) -> None:
     lengths = [n for length in LENGTHS for n in (length - 1, length)]
     table = world.page_table.repeat_interleave(2, 0)
     queries = world.queries(8)
@@ -34,18 +36,20 @@ def test_row_group_verify_of_two_rows_a_request(world: IndexWorld) -> None:
     assert workspace.rows_per_seq == 2
     logits = world.score(queries, table, lengths, is_decode=True, decode_workspace=workspace)
     world.check(logits, queries, [0, 0, 1, 1, 2, 2, 3, 3], lengths)
+    assert scored.made() == {("verify", backend): 1}
 
 
-def test_decode_without_a_workspace(world: IndexWorld) -> None:
+def test_decode_without_a_workspace(world: IndexWorld, backend: str, scored: LaunchCounts) -> None:
     """Pages of 64 take a schedule here; pages of 8 can only be read by the row-group kernel."""
     queries = world.queries(4)
     logits = world.score(
         queries, world.page_table, LENGTHS, is_decode=True, page_table_bucket=BUCKET, rowgroup_table_columns=68
     )
     world.check(logits, queries, [0, 1, 2, 3], LENGTHS)
+    assert scored.made() == {("decode", backend): 1}
 
 
-def test_row_group_prefill_of_ragged_requests(world: IndexWorld) -> None:
+def test_row_group_prefill_of_ragged_requests(world: IndexWorld, backend: str, scored: LaunchCounts) -> None:
     rows_per_request = [1, 3, 2]
     requests = [r for r, n in enumerate(rows_per_request) for _ in range(n)]
     lengths = [300, 1, 76, 77, 64, 65]
@@ -70,9 +74,10 @@ def test_row_group_prefill_of_ragged_requests(world: IndexWorld) -> None:
         is_decode=False,
     )
     world.check(logits, queries, requests, lengths)
+    assert scored.made() == {("verify", backend): 1}
 
 
-def test_candidate_blocks_of_a_page8_pool_score_as_their_positions() -> None:
+def test_candidate_blocks_of_a_page8_pool_score_as_their_positions(backend: str, scored: LaunchCounts) -> None:
     """A consumer layer scores only the blocks that the producer chose, newest block last and partly filled."""
     world = IndexWorld(LENGTHS, "page8")
     queries = world.queries(4)
@@ -101,9 +106,10 @@ def test_candidate_blocks_of_a_page8_pool_score_as_their_positions() -> None:
         positions = [p for b in kept for p in range(8 * b, min(8 * b + 8, length))]
         assert int(table.compact_lens[row]) == len(positions)
         torch.testing.assert_close(logits[row, : len(positions)].double(), full[positions], rtol=2e-6, atol=2e-6)
+    assert scored.made() == {("decode", backend): 1}
 
 
-def test_bytes_of_the_other_page_size_give_other_scores() -> None:
+def test_bytes_of_the_other_page_size_give_other_scores(backend: str) -> None:
     """Negative control: both pools have the same sizes, so only the layout's name tells them apart."""
     world = IndexWorld(LENGTHS, "page8")
     queries = world.queries(4)

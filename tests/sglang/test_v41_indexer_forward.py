@@ -12,13 +12,14 @@ from torch import Tensor
 import fp4_oracle as oracle
 import v41_layer
 from index_world import Queries
+from launch_counts import LaunchCounts
 from v41_layer import BLOCK, BLOCKS, CONSUMER, PRODUCER, TOPK, Inputs, V41Layers
 
 LENGTHS = [300, 150]
 
 
 @pytest.fixture(params=[False, True], ids=["page64", "page8"])
-def layers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> V41Layers:
+def layers(backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> V41Layers:
     v41_layer.install(monkeypatch)
     return V41Layers(LENGTHS, request.param)
 
@@ -75,12 +76,16 @@ def check(layers: V41Layers, given: Inputs, picked: dict[int, Tensor], rows: lis
             row += 1
 
 
-def test_extend_rows_of_two_requests(layers: V41Layers) -> None:
+def test_extend_rows_of_two_requests(layers: V41Layers, backend: str, scored: LaunchCounts) -> None:
     rows = [5, 3]
     given = inputs(sum(rows))
     check(layers, given, layers.forward(given, rows, ForwardMode.EXTEND), rows)
+    # Pages of 8 are read by row groups: the producer's requests share keys, a consumer's row has candidates of its own.
+    page8 = {("verify", backend): 1, ("decode", backend): 2}
+    assert scored.made() == (page8 if layers.pool.page8 else {("prefill", backend): 2})
 
 
-def test_decode_rows_of_two_requests(layers: V41Layers) -> None:
+def test_decode_rows_of_two_requests(layers: V41Layers, backend: str, scored: LaunchCounts) -> None:
     given = inputs(2)
     check(layers, given, layers.forward(given, [1, 1], ForwardMode.DECODE), [1, 1])
+    assert scored.made() == {("decode", backend): 2}
