@@ -5,6 +5,7 @@ Two signatures of the decode launch were published: without and with the row-gro
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -123,8 +124,68 @@ def decode_with_row_groups(
     plan: object = None,
     **named: Any,
 ) -> Tensor:
-    assert (row_ends, query_start_loc, max_query_len, pages_per_block, plan) == (None, None, None, 1, None)
-    return decode(*arguments, **named)
+    """The decode entry of an AITER with row groups (#6145): one launch without a schedule for grouped rows."""
+    if query_start_loc is None:
+        assert (row_ends, max_query_len, pages_per_block, plan) == (None, None, 1, None)
+        return decode(*arguments, **named)
+    q, q_scale, keys, scale, table, weights, lengths, width = arguments
+    rows, heads = q.shape[0], q.shape[2]
+    page_size = named["kv_block_size"]
+    assert lengths is None
+    assert isinstance(plan, Plan)
+    planned = Plan(len(query_start_loc) - 1, max_query_len or 0, rows, heads, page_size, width, pages_per_block)
+    assert plan == planned, "the launch is not what was planned"
+    assert row_ends is not None
+    inside = torch.arange(pages_per_block, dtype=torch.int32)
+    pages = (table.unsqueeze(-1) * pages_per_block + inside).flatten(1)
+    layout = "split8" if page_size == 8 else "split64"
+    held = IndexSpec.named(layout, "aiter")
+    parts = zip(held.layout.tensors, (keys.view(torch.uint8), scale), strict=True)
+    call = LogitsCall(
+        query=Query(held, heads, payload=q[:, 0].view(torch.uint8), scale=q_scale[:, 0]),
+        pool=IndexPool(held, {of.name: tensor.view(-1, *of.shape) for of, tensor in parts}),
+        weights=weights,
+        page_table=pages,
+        lengths=row_ends,
+        row_to_seq=torch.searchsorted(query_start_loc, torch.arange(rows), right=True).sub_(1).int(),
+        weight_scale=named["weight_scale"],
+        max_seq_len=width,
+    )
+    seen = torch.arange(width) < row_ends.unsqueeze(1)
+    out: Tensor = named["out"]
+    return out.copy_(torch.where(seen, reference.paged_logits(call), out))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `make_fp4_mqa_plan` remembers of the launch."""
+
+    num_seqs: int
+    max_qlen: int
+    num_rows: int
+    heads: int
+    page_size: int
+    max_seq_len: int
+    pages_per_block: int = 1
+
+
+def make_fp4_mqa_plan(
+    num_seqs: int,
+    max_qlen: int,
+    num_rows: int,
+    heads: int,
+    page_size: int,
+    max_seq_len: int,
+    pages_per_block: int = 1,
+) -> Plan:
+    return Plan(num_seqs, max_qlen, num_rows, heads, page_size, max_seq_len, pages_per_block)
+
+
+ROW_GROUPS: dict[str, object] = {
+    "flydsl_pa_mqa_logits_fp4": decode_with_row_groups,
+    "make_fp4_mqa_plan": make_fp4_mqa_plan,
+}
+"""`modules(**ROW_GROUPS)` is an AITER that has them."""
 
 
 def prefill(
@@ -215,7 +276,9 @@ def modules(**replaced: object) -> dict[str, ModuleType]:
     for module, names in offered.items():
         made[module] = ModuleType(module)
         for name, value in names.items():
-            chosen = replaced.get(name, value)
+            chosen = replaced.pop(name, value)
             if chosen is not None:
                 setattr(made[module], name, chosen)
+    for name, value in replaced.items():
+        setattr(made["aiter.ops.flydsl"], name, value)
     return made

@@ -15,7 +15,9 @@ from dsv4_kernels.pool import IndexPool, Query
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsCall:
-    """Arguments of `ops.paged_logits`, which says what each means and what is computed.
+    """Arguments of `ops.paged_logits` and `ops.rowgroup_logits`, which say what each means and what is computed.
+
+    A call with `query_start_loc` is a row group; `row_to_seq` then says the same row by row.
 
     Raises ArgumentError for a wrong dtype, shape, stride, device or value, LayoutMismatchError for a query quantised
     otherwise than the pool's keys.
@@ -31,6 +33,9 @@ class LogitsCall:
     row_to_seq: Tensor | None = None
     starts: Tensor | None = None
     accumulate: torch.dtype = torch.float32
+    query_start_loc: Tensor | None = None
+    max_query_len: int = 1
+    out: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.pool.spec.require_query(self.query.spec)
@@ -47,6 +52,13 @@ class LogitsCall:
         if self.starts is not None:
             check.tensor("starts", self.starts, (torch.int32,), (rows,), device)
             check.within("starts", self.starts, 0, self.max_seq_len)
+        if self.query_start_loc is not None:
+            check.tensor(
+                "query_start_loc", self.query_start_loc, (torch.int32,), (self.page_table.shape[0] + 1,), device
+            )
+            check.integer("max_query_len", self.max_query_len, 1)
+        if self.out is not None:
+            check.tensor("out", self.out, (torch.float32,), (rows, self.max_seq_len), device)
         if not math.isfinite(self.weight_scale):
             raise ArgumentError("weight_scale", self.weight_scale, "a finite number")
         check.one_of("accumulate", self.accumulate, (torch.float32, torch.float64))
@@ -75,5 +87,7 @@ class LogitsCall:
         return self.query.payload, self.query.scale
 
     def output(self) -> Tensor:
-        """float32 [T, max_seq_len] on the pool's device, not initialised."""
+        """float32 [T, max_seq_len] on the pool's device, not initialised: `out` if the caller gave one."""
+        if self.out is not None:
+            return self.out
         return torch.empty(self.rows, self.max_seq_len, dtype=torch.float32, device=self.pool.device)

@@ -106,6 +106,7 @@ def paged_logits(
     starts: Tensor | None = None,
     phase: Phase = "decode",
     accumulate: torch.dtype = torch.float32,
+    out: Tensor | None = None,
 ) -> Tensor:
     """float32 [T, max_seq_len]: `weight_scale * sum_h weights[t, h] * relu(<q[t, h], k[s]>)` for s <
     `lengths[t]`.
@@ -118,7 +119,8 @@ def paged_logits(
     `starts` int32 [T] opens a window: row t sees keys `starts[t]..lengths[t] - 1` only, if any.
 
     Columns that a row does not see are -inf from the reference backend and unwritten by the others; `topk`
-    never reads them. `accumulate=torch.float64` is for oracles and needs the reference backend.
+    never reads them. `out`, float32 [T, max_seq_len], takes the logits and is returned.
+    `accumulate=torch.float64` is for oracles and needs the reference backend.
     """
     call = LogitsCall(
         query=query,
@@ -131,9 +133,48 @@ def paged_logits(
         row_to_seq=row_to_seq,
         starts=starts,
         accumulate=accumulate,
+        out=out,
     )
     need_reference = accumulate is torch.float64
     return backends.run("paged_logits", phase, pool.device, need_reference=need_reference).paged_logits(call)
+
+
+def rowgroup_logits(
+    query: Query,
+    pool: IndexPool,
+    weights: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    query_start_loc: Tensor,
+    *,
+    max_query_len: int,
+    weight_scale: float,
+    max_seq_len: int,
+    phase: Phase = "decode",
+    out: Tensor | None = None,
+) -> Tensor:
+    """`paged_logits` of rows that stand grouped by sequence and share its key loads.
+
+    Rows `query_start_loc[s]..query_start_loc[s + 1] - 1`, at most `max_query_len`, read row s of `page_table` int32
+    [S, P]; `query_start_loc` int32 [S + 1] ascends from 0 to T. Pools of 64-slot and of 8-slot pages. Its backend is
+    selected on its own: AITER has had a kernel for it only since its #6145.
+    """
+    row = torch.arange(query.rows, dtype=torch.int32, device=pool.device)
+    seqs = torch.searchsorted(query_start_loc, row, right=True, out_int32=True).sub_(1).clamp_(min=0)
+    call = LogitsCall(
+        query=query,
+        pool=pool,
+        weights=weights,
+        page_table=page_table,
+        lengths=lengths,
+        weight_scale=weight_scale,
+        max_seq_len=max_seq_len,
+        row_to_seq=seqs,
+        query_start_loc=query_start_loc,
+        max_query_len=max_query_len,
+        out=out,
+    )
+    return backends.run("rowgroup_logits", phase, pool.device).rowgroup_logits(call)
 
 
 def topk(logits: Tensor, lengths: Tensor, k: int, *, phase: Phase = "decode") -> Tensor:
@@ -214,6 +255,7 @@ __all__ = [
     "quantize_query_with_weights",
     "readback",
     "row_groups",
+    "rowgroup_logits",
     "topk",
     "topk_slots",
     "write_index_keys",

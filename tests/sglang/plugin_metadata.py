@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (ROOT / "serve", ROOT / "kernels")
-BUILD = "import sys; from setuptools import setup; setup(script_args=['--quiet', 'egg_info', '--egg-base', sys.argv[1]])"
+BUILD = (
+    "import sys; from setuptools import setup; setup(script_args=['--quiet', 'egg_info', '--egg-base', sys.argv[1]])"
+)
 
 
 def build(directory: Path) -> Path:

@@ -29,7 +29,7 @@ class AiterFunction:
         return function(*arguments, **named)
 
     def resolve(self) -> Callable[..., Any]:
-        function = getattr(_module(self.module), self.name, None)
+        function = getattr(module_of(self.module), self.name, None)
         if not callable(function):
             raise BackendUnavailableError(f"{self.module} has no {self.name}")
         try:
@@ -55,17 +55,40 @@ KEYS = AiterFunction(
 _LAUNCH = ("weight_scale", "block_k", "kv_block_size", "num_warps", "out", "cta_info")
 DECODE = AiterFunction("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4", 8, ("next_n", "total_ctas", *_LAUNCH))
 PREFILL = AiterFunction("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4_prefill", 10, ("n_ctas", *_LAUNCH))
+PLAN = AiterFunction(
+    "aiter.ops.flydsl",
+    "make_fp4_mqa_plan",
+    0,
+    ("num_seqs", "max_qlen", "num_rows", "heads", "page_size", "max_seq_len", "pages_per_block"),
+)
+ROWGROUP = AiterFunction(
+    "aiter.ops.flydsl",
+    "flydsl_pa_mqa_logits_fp4",
+    8,
+    (
+        "weight_scale",
+        "kv_block_size",
+        "out",
+        "row_ends",
+        "query_start_loc",
+        "max_query_len",
+        "pages_per_block",
+        "plan",
+    ),
+)
+"""The decode entry with the arguments that it gained with row groups (AITER #6145)."""
 
 
 def fp4x2() -> Any:
     """AITER's dtype of two codes a byte."""
-    dtype = getattr(getattr(_module("aiter"), "dtypes", None), "fp4x2", None)
+    dtype = getattr(getattr(module_of("aiter"), "dtypes", None), "fp4x2", None)
     if dtype is None:
         raise BackendUnavailableError("aiter has no dtypes.fp4x2")
     return dtype
 
 
-def _module(name: str) -> ModuleType:
+def module_of(name: str) -> ModuleType:
+    """A module of AITER. Raises BackendUnavailableError where it cannot be imported."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -5,5 +5,6 @@ from functools import partial
 from dsv4_kernels.gfx950 import logits
 
 paged_logits = partial(logits.paged_logits, False)
+rowgroup_logits = paged_logits
 
-__all__ = ["paged_logits"]
+__all__ = ["paged_logits", "rowgroup_logits"]

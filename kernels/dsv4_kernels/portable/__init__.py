@@ -6,6 +6,8 @@ from dsv4_kernels.portable.quantize import quantize_query, quantize_query_with_w
 from dsv4_kernels.portable.schedule import decode_schedule, prefill_schedule
 from dsv4_kernels.portable.selection import candidate_blocks, topk, topk_slots
 
+rowgroup_logits = paged_logits
+
 __all__ = [
     "candidate_blocks",
     "decode_schedule",
@@ -14,6 +16,7 @@ __all__ = [
     "quantize_query",
     "quantize_query_with_weights",
     "readback",
+    "rowgroup_logits",
     "topk",
     "topk_slots",
     "write_index_keys",

@@ -16,6 +16,8 @@ from dsv4_kernels.reference.quantize import (
 from dsv4_kernels.reference.schedule import decode_schedule, prefill_schedule
 from dsv4_kernels.reference.selection import topk, topk_slots
 
+rowgroup_logits = paged_logits
+
 __all__ = [
     "candidate_blocks",
     "decode_schedule",
@@ -24,6 +26,7 @@ __all__ = [
     "quantize_query",
     "quantize_query_with_weights",
     "readback",
+    "rowgroup_logits",
     "topk",
     "topk_slots",
     "write_index_keys",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
-from dsv4_serve.engines.sglang.post_import import after_import, being_imported
+from dsv4_serve.engines.sglang.post_import import after_import, being_imported, forget
 
 Function = Callable[..., Any]
 State = Literal["attached", "dormant"]
@@ -34,7 +34,8 @@ class Hook:
     """`module`'s `attribute` ("function" or "Class.method") becomes `wrap(original)`.
 
     `wrap` runs once, when the module has been imported, may import what that module imports, and gives a new function;
-    name and docstring of the original are copied to it. `reason` is one line for the report. With `needed` the hook must be attached by the time a scheduler is ready.
+    name and docstring of the original are copied to it. `reason` is one line for the report. With `needed` the hook
+    must be attached by the time a scheduler is ready.
     """
 
     module: str
@@ -104,6 +105,18 @@ class Hooks:
             swapped[id(original)] = (original, made)
         return swapped
 
+    def detach(self) -> None:
+        """Put back what was there before, everywhere; dormant hooks stay dormant."""
+        for index, (original, made) in sorted(self._attached.items(), reverse=True):
+            hook = self._hooks[index]
+            owner = hook.owner(sys.modules[hook.module])
+            kind, _ = _raw(owner, hook.key)
+            setattr(owner, hook.key, kind(original) if kind else original)
+            _rebind({id(made): (made, original)}, sys.modules.values())
+        self._attached.clear()
+        for hook in self._hooks:
+            forget(hook.module)
+
     def states(self) -> dict[str, State]:
         return {hook.name: self._state(index) for index, hook in enumerate(self._hooks)}
 
@@ -123,9 +136,7 @@ class Hooks:
             elif module is not None and not being_imported(module):
                 raise HookError(f"{hook.name} is not hooked although its module is imported: {hook.reason}")
             elif ready and hook.needed:
-                raise HookError(
-                    f"{hook.name} is not hooked, its module was never imported: {hook.reason}"
-                )
+                raise HookError(f"{hook.name} is not hooked, its module was never imported: {hook.reason}")
         stale = _holders({id(original) for original, _ in self._attached.values()})
         if stale:
             raise HookError(f"{', '.join(stale)} still refer to functions as they were before hooking")

@@ -11,7 +11,10 @@ import time
 
 from dsv4_serve.engines.sglang.hooks import Hook, HookError, Hooks
 
-PARTS: tuple[str, ...] = ("dsv4_serve.engines.sglang.start",)
+PARTS: tuple[str, ...] = (
+    "dsv4_serve.engines.sglang.start",
+    "dsv4_serve.engines.sglang.routing",
+)
 """Modules with a `HOOKS: tuple[Hook, ...]`. Hooks of one target nest in this order, the last outermost."""
 
 _hooks: Hooks | None = None

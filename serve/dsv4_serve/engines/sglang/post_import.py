@@ -22,6 +22,11 @@ def after_import(name: str, callback: Callback) -> None:
     _FINDER.waiting.setdefault(name, []).append(callback)
 
 
+def forget(name: str) -> None:
+    """No callbacks for module `name` any more."""
+    _FINDER.waiting.pop(name, None)
+
+
 def being_imported(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from dsv4_serve.engines.sglang.hooks import Function, Hook
@@ -9,23 +11,44 @@ from dsv4_serve.engines.sglang.hooks import Function, Hook
 RUNNER = "sglang.srt.model_executor.model_runner"
 SCHEDULER = "sglang.srt.managers.scheduler"
 
+REPORTERS: dict[str, Callable[[], Any]] = {}
+"""Parts that have something to say in `/server_info`: name to a function that gives JSON values."""
+
+# SGLang configures only its own loggers' tree.
+log = logging.getLogger("sglang.dsv4")
+
 
 def _before_weights(load_model: Function) -> Function:
     def checked(runner: Any, *args: Any, **kwargs: Any) -> Any:
         from dsv4_serve.engines.sglang import plugin
 
         plugin.hooks().verify()
+        choose_kernels(runner)
         return load_model(runner, *args, **kwargs)
 
     return checked
 
 
+def choose_kernels(runner: Any) -> None:
+    """Known-answer tests on the device of a model runner, once a process, if its model has an FP4 index.
+
+    Raises HookError, which ends the process, where an operation that its flags reach cannot be served.
+    """
+    import torch
+
+    from dsv4_serve.engines.sglang import index_path, routes
+
+    path = index_path.of_model(runner.model_config.hf_config)
+    if path.used and routes.current() is None:
+        log.info(routes.activate(path, torch.device(runner.device)).text())
+
+
 def _before_serving(init: Function) -> Function:
     def checked(scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        from dsv4_serve.engines.sglang import plugin
+        from dsv4_serve.engines.sglang import plugin, routes
 
         init(scheduler, *args, **kwargs)
-        plugin.hooks().verify()
+        plugin.hooks().verify(ready=routes.current() is not None)
 
     return checked
 
@@ -34,16 +57,24 @@ def _report(get_internal_state: Function) -> Function:
     """`/server_info` shows what the plugin did, once per replica."""
 
     def with_report(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        from dsv4_serve.engines.sglang import plugin
-
         answer = get_internal_state(scheduler, *args, **kwargs)
-        answer.internal_state["dsv4_plugin"] = {
-            "hooks": plugin.hooks().states(),
-            "register_seconds": round(plugin.seconds(), 4),
-        }
+        answer.internal_state["dsv4_plugin"] = report()
         return answer
 
     return with_report
+
+
+def report() -> dict[str, Any]:
+    """What the plugin did in this process, as JSON values."""
+    from dsv4_serve.engines.sglang import plugin, routes
+
+    chosen = routes.current()
+    return {
+        "hooks": plugin.hooks().states(),
+        "register_seconds": round(plugin.seconds(), 4),
+        "index_path": None if chosen is None else chosen.report(),
+        **{name: reporter() for name, reporter in REPORTERS.items()},
+    }
 
 
 HOOKS: tuple[Hook, ...] = (

@@ -1,0 +1,53 @@
+"""Which parts of SGLang's FP4 index path a server opens: from its model, its flags and its environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+C4_RATIO = 4
+LOW_RATIOS = frozenset({1, 2})
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPath:
+    """`c4`: DeepSeek-V4's indexer in FP4; `low_ratio`: V4.1's, which always is. The others choose its kernels."""
+
+    c4: bool = False
+    low_ratio: bool = False
+    c4_rowgroup: bool = False
+    low_ratio_rowgroup: bool = False
+    page8: bool = False
+
+    @property
+    def used(self) -> bool:
+        return self.c4 or self.low_ratio
+
+    @property
+    def rowgroup(self) -> bool:
+        return self.c4_rowgroup or self.low_ratio_rowgroup or self.page8
+
+    @property
+    def schedules(self) -> bool:
+        """Whether kernels with a schedule are reached: prefill always is, but on pages of 8 slots."""
+        return self.c4 or (self.low_ratio and not self.page8)
+
+
+def of_model(hf_config: Any) -> IndexPath:
+    """The path of a model of the published engine. Nothing but a ROCm machine has it."""
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_exec
+    from sglang.srt.utils import is_hip
+
+    ratios = set(getattr(hf_config, "compress_ratios", None) or ())
+    if not is_hip():
+        return IndexPath()
+    c4 = C4_RATIO in ratios and bool(get_exec().kernel.enable_deepseek_v4_fp4_indexer)
+    low_ratio = bool(LOW_RATIOS & ratios)
+    return IndexPath(
+        c4=c4,
+        low_ratio=low_ratio,
+        c4_rowgroup=c4 and bool(envs.SGLANG_HIP_DSV4_C4_INDEXER_ROWGROUP.get()),
+        low_ratio_rowgroup=low_ratio and bool(envs.SGLANG_HIP_FP4_INDEXER_ROWGROUP.get()),
+        page8=1 in ratios and bool(envs.SGLANG_HIP_DSV41_INDEX_K_PAGE8.get()),
+    )
