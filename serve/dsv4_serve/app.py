@@ -53,7 +53,7 @@ def _add_models(app: FastAPI, front: Front) -> None:
     created = int(time.time())
 
     def card() -> dict[str, Any]:
-        if not front.lifecycle.ready:
+        if not front.lifecycle.takes_requests:
             raise not_ready(front.lifecycle.state, front.lifecycle.reason)
         model = front.settings.profile.model
         fixed = {"object": "model", "created": created, "owned_by": "dsv4-rocm"}

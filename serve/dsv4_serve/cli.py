@@ -45,8 +45,15 @@ def serve(
     as_json: Annotated[bool, typer.Option("--json", help="with --dry-run: print JSON")] = False,
     json_logs: Annotated[bool, typer.Option("--json-logs", help="one JSON object a log line")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="log what is left to the engine's log otherwise")] = False,
+    leave_seconds: Annotated[float, typer.Option(help="after SIGTERM: not ready, and requests still taken")] = 5.0,
     drain_seconds: Annotated[float, typer.Option(help="how long running requests may finish at shutdown")] = 30.0,
+    settle_seconds: Annotated[float, typer.Option(help="after SIGTERM: how long the engine must stay idle")] = 6.0,
     startup_seconds: Annotated[float, typer.Option(help="how long the engine may take to become ready")] = 1800.0,
+    stall_seconds: Annotated[float, typer.Option(help="an engine idle over its work this long hangs")] = 600.0,
+    max_restarts: Annotated[int, typer.Option(help="starts of a broken engine in a row; 0: the server ends")] = 5,
+    restart_delay: Annotated[float, typer.Option(help="seconds before the first restart, doubled for each")] = 1.0,
+    request_seconds: Annotated[float, typer.Option(help="longest request")] = 3600.0,
+    idle_seconds: Annotated[float, typer.Option(help="longest time without a byte on a request")] = 600.0,
     max_inflight: Annotated[int, typer.Option(help="requests under way above which 429 is answered")] = 512,
     max_body_mib: Annotated[int, typer.Option(help="largest request body in MiB")] = 32,
     preflight: Annotated[bool, typer.Option(help="on gfx950: check the machine, the model and the image first")] = True,
@@ -54,6 +61,7 @@ def serve(
     """Start the engine of a profile and serve the OpenAI API in front of it."""
     from dsv4_serve.api_keys import load_api_keys
     from dsv4_serve.plan import make_plan
+    from dsv4_serve.restart_policy import RestartPolicy
     from dsv4_serve.settings import ServeSettings
 
     plan = make_plan(os.environ, toggles)
@@ -63,8 +71,14 @@ def serve(
         host=host,
         port=port,
         admin_port=admin_port,
+        leave_seconds=leave_seconds,
         drain_seconds=drain_seconds,
+        settle_seconds=settle_seconds,
         startup_seconds=startup_seconds,
+        stall_seconds=stall_seconds,
+        restart=RestartPolicy(limit=max_restarts, first_delay=restart_delay),
+        request_seconds=request_seconds,
+        idle_seconds=idle_seconds,
         max_inflight=max_inflight,
         max_body_bytes=max_body_mib << 20,
         json_logs=json_logs,

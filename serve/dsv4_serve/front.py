@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dsv4_serve.engines.base import EngineAdapter
 from dsv4_serve.engines.client import EngineClient
+from dsv4_serve.exchange import Exchange
 from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.metrics.registry import LauncherMetrics
 from dsv4_serve.settings import ServeSettings
@@ -14,7 +15,7 @@ from dsv4_serve.settings import ServeSettings
 
 @dataclass(slots=True)
 class Front:
-    """One server: its settings, its engine, where it stands, and how many requests are under way."""
+    """One server: its settings, its engine, where it stands, and the requests that are under way."""
 
     settings: ServeSettings
     adapter: EngineAdapter
@@ -22,8 +23,17 @@ class Front:
     lifecycle: Lifecycle
     metrics: LauncherMetrics
     warnings: Sequence[str] = ()
-    inflight: int = 0
+    exchanges: set[Exchange] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
+
+    def attach(self, adapter: EngineAdapter, client: EngineClient) -> None:
+        """From now on this engine is the one that serves; what still waits for the one before is broken off."""
+        self.client.close()
+        self.adapter, self.client = adapter, client
+
+    @property
+    def inflight(self) -> int:
+        return len(self.exchanges)
 
     @property
     def model(self) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-State = Literal["starting", "ready", "unhealthy", "draining", "dead"]
+State = Literal["starting", "ready", "unhealthy", "restarting", "leaving", "draining", "dead"]
+ENDING = ("leaving", "draining", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,10 @@ class Phase:
 
 
 class Lifecycle:
-    """One server's state. `reason` says why it is not ready; draining and dead are never left again."""
+    """One server's state. `reason` says why it is not ready; leaving, draining and dead only follow each other.
+
+    A leaving server says that it is not ready and still takes requests: who sends them has yet to hear of it.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -28,6 +32,7 @@ class Lifecycle:
         self.state: State = "starting"
         self.reason = "the engine has not been started yet"
         self.current: str | None = None
+        self._served_since: float | None = None
         self.started_once = False
         self._own: list[Phase] = []
         self._engine: dict[str, float] = {}
@@ -37,17 +42,33 @@ class Lifecycle:
         return self.state == "ready"
 
     @property
+    def takes_requests(self) -> bool:
+        return self.state in ("ready", "leaving")
+
+    @property
     def uptime(self) -> float:
         return self._clock() - self._started
+
+    @property
+    def served_seconds(self) -> float:
+        """Since the engine last became ready; 0 when it never did."""
+        return 0.0 if self._served_since is None else self._clock() - self._served_since
 
     @property
     def seconds_in_phase(self) -> float:
         return self._clock() - self._begun
 
     def begin(self, phase: str, reason: str) -> None:
-        """Finish the running phase, if any, and begin the next; `reason` is what readyz says meanwhile."""
-        self._finish()
-        self.current, self.reason, self._begun = phase, reason, self._clock()
+        """Finish the running phase, unless it is this one, and begin it; `reason` is what readyz says meanwhile."""
+        if phase != self.current:
+            self._finish()
+            self.current, self._begun = phase, self._clock()
+        self.explain(reason)
+
+    def explain(self, reason: str) -> None:
+        """What readyz says from now on, unless the server is on its way out: then that is the reason."""
+        if self.state not in ENDING:
+            self.reason = reason
 
     def engine_phases(self, phases: Mapping[str, float]) -> None:
         self._engine = dict(phases)
@@ -56,6 +77,7 @@ class Lifecycle:
         self._finish()
         self.started_once = True
         self._move("ready", "")
+        self._served_since = self._clock()
 
     def set_unhealthy(self, reason: str) -> None:
         if self.state in ("ready", "unhealthy"):
@@ -64,6 +86,15 @@ class Lifecycle:
     def set_healthy(self) -> None:
         if self.state == "unhealthy":
             self._move("ready", "")
+
+    def set_restarting(self, reason: str) -> None:
+        """The engine ended and another will be started; its phases begin anew."""
+        self._finish()
+        self._own, self._engine, self._served_since = [], {}, None
+        self._move("restarting", reason)
+
+    def set_leaving(self) -> None:
+        self._move("leaving", "the server is about to shut down; requests are still taken")
 
     def set_draining(self) -> None:
         self._move("draining", "the server is shutting down; running requests finish, new ones are refused")
@@ -92,6 +123,6 @@ class Lifecycle:
             self.current = None
 
     def _move(self, state: State, reason: str) -> None:
-        if self.state == "dead" or (self.state == "draining" and state != "dead"):
+        if self.state in ENDING and (state not in ENDING or ENDING.index(state) < ENDING.index(self.state)):
             return
         self.state, self.reason = state, reason

@@ -11,7 +11,7 @@ from dsv4_serve.engines.embedded.http_errors import ApiError, invalid, unknown_m
 
 __all__ = ["ApiError", "invalid", "unknown_model"]
 
-RETRY_SECONDS = {"starting": 2, "unhealthy": 2, "draining": 10, "dead": 10}
+RETRY_SECONDS = {"starting": 2, "unhealthy": 2, "restarting": 5, "draining": 10, "dead": 10}
 
 
 def bad_key(given: bool) -> ApiError:
@@ -46,6 +46,11 @@ def not_ready(state: str, reason: str) -> ApiError:
 def engine_lost(reason: str) -> ApiError:
     message = f"The engine broke off: {reason}"
     return ApiError(502, message, "service_unavailable", None, "engine_lost", {"Retry-After": "2"})
+
+
+def took_too_long(what: str, seconds: float) -> ApiError:
+    message = f"The request was ended: {what} {seconds:g} s, the limit of this server."
+    return ApiError(504, message, "timeout_error", None, "request_timeout")
 
 
 def error_event(error: ApiError) -> bytes:

@@ -1,9 +1,9 @@
-"""One run of `dsv4 serve`: listen, start the engine, wait for it, serve, drain, stop."""
+"""One run of `dsv4 serve`: listen, keep an engine running, serve, drain, stop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,26 +11,29 @@ from typing import Any
 import uvloop
 
 from dsv4_serve.app import admin_app, public_app
+from dsv4_serve.deadlines import enforce_deadlines
 from dsv4_serve.drain import Signals, drain
-from dsv4_serve.engines.base import EngineAdapter, EngineRun
+from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.client import EngineClient
-from dsv4_serve.errors import PreflightError
+from dsv4_serve.expected_capacity import show_expected
+from dsv4_serve.failure import Failure
 from dsv4_serve.front import Front
+from dsv4_serve.keeper import EngineKeeper, MakeAdapter
 from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.listeners import Listener, bind, url
 from dsv4_serve.logs import log
 from dsv4_serve.metrics.registry import LauncherMetrics
 from dsv4_serve.settings import ServeSettings
-from dsv4_serve.startup import EngineNotReadyError, bring_up, watch
-from dsv4_serve.supervisor import STOP_SECONDS, EngineProcess, free_port
+from dsv4_serve.startup import BOOT
+from dsv4_serve.supervisor import STOP_SECONDS
 
 CUT_SECONDS = 1.0
-
-MakeAdapter = Callable[[EngineRun], EngineAdapter]
+# Of an engine that has not been started yet: no port has this number.
+NO_PORT = 0
 
 
 def serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: Path, warnings: Sequence[str] = ()) -> int:
-    """Serve until a signal (exit code 0) or the engine's end (1). PreflightError when a port is taken."""
+    """Serve until a signal (exit code 0) or the engine's last end (1). PreflightError when a port is taken."""
     return uvloop.run(_serve(settings, make_adapter, model_dir, warnings))
 
 
@@ -38,80 +41,63 @@ async def _serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: 
     public = bind(settings.host, settings.port, "--port")
     admin = bind(settings.host, settings.admin_port, "--admin-port")
     signals = Signals()
-    port = free_port()
-    adapter = make_adapter(EngineRun(model_dir, port, settings.json_logs))
+    adapter = make_adapter(EngineRun(model_dir, NO_PORT, settings.json_logs))
+    front = Front(settings, adapter, EngineClient(NO_PORT), Lifecycle(), LauncherMetrics(), warnings)
+    show_expected(front.metrics, settings.profile, model_dir)
+    front.lifecycle.begin(BOOT, "the engine is about to be started")
+    keeper = EngineKeeper(front, make_adapter, model_dir)
     async with AsyncExitStack() as stack:
-        client = EngineClient(port)
-        stack.callback(client.close)
-        front = Front(settings, adapter, client, Lifecycle(), LauncherMetrics(), warnings)
-        engine = await _start_engine(adapter, front)
+        stack.callback(lambda: front.client.close())
         # Closed last, so that health answers to the end; the engine is gone by then.
         for app, bound in ((public_app(front), public), (admin_app(front), admin)):
             stack.push_async_callback(Listener(app, bound).close)
-        stack.push_async_callback(engine.stop)
+        stack.push_async_callback(keeper.stop)
         log.info("%s on %s, admin on %s", settings.profile.model.name, url(public), url(admin))
-        code = await _supervise(front, engine, signals, url(public))
+        code = await _supervise(front, keeper, signals, url(public))
         if signals.force.is_set():
-            engine.kill()
+            keeper.kill()
         # Requests that outlived the drain were given their time; the engine need not wait for them again.
-        await engine.stop(CUT_SECONDS if front.inflight else STOP_SECONDS)
+        await keeper.stop(CUT_SECONDS if front.inflight else STOP_SECONDS)
     log.info("stopped")
     return code
 
 
-async def _start_engine(adapter: EngineAdapter, front: Front) -> EngineProcess:
-    command = adapter.command(front.settings.profile)
+async def _supervise(front: Front, keeper: EngineKeeper, signals: Signals, public_url: str) -> int:
+    """Until the first of: a signal (0), the end of the last engine (1)."""
+    stop = asyncio.create_task(signals.stop.wait())
+    kept = asyncio.create_task(keeper.run(lambda: _say_ready(front, public_url)))
+    deadlines = asyncio.create_task(enforce_deadlines(front))
+    tasks: tuple[asyncio.Task[Any], ...] = (stop, kept, deadlines)
     try:
-        engine = await EngineProcess.start(command, adapter.environment(front.settings.profile))
-    except OSError as error:
-        raise PreflightError(f"the engine cannot be started: {command[0]}: {error.strerror}") from error
-    log.info("engine %s starts as process %d", adapter.name, engine.pid)
-    return engine
-
-
-async def _supervise(front: Front, engine: EngineProcess, signals: Signals, public_url: str) -> int:
-    """Until the first of: a signal (0), the engine's end, its failure to become ready, its own word (1)."""
-    watched: dict[str, asyncio.Task[Any]] = {
-        "signal": asyncio.create_task(signals.stop.wait()),
-        "death": asyncio.create_task(engine.wait()),
-        "unready": asyncio.create_task(_ready_then_watch(front, public_url)),
-    }
-    try:
-        await asyncio.wait(watched.values(), return_when=asyncio.FIRST_COMPLETED)
-        if watched["signal"].done():
-            return await _drain_or_die(front, watched["death"], signals)
-        reason = str(watched["death"].result()) if watched["death"].done() else _reason(watched["unready"])
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if stop.done():
+            keeper.restarting = False
+            return await _drain_or_die(front, kept, signals)
+        if deadlines.done():
+            deadlines.result()
+        return _dead(front, kept.result())
     finally:
-        for task in watched.values():
+        for task in tasks:
             task.cancel()
-    front.lifecycle.set_dead(reason)
-    log.error("%s", reason)
-    return 1
 
 
-async def _drain_or_die(front: Front, death: asyncio.Task[Any], signals: Signals) -> int:
+async def _drain_or_die(front: Front, kept: asyncio.Task[Failure], signals: Signals) -> int:
     draining = asyncio.create_task(drain(front, signals))
-    await asyncio.wait((draining, death), return_when=asyncio.FIRST_COMPLETED)
-    if death.done() and front.inflight:
-        front.lifecycle.set_dead(str(death.result()))
-        log.error("%s while %d requests were running", death.result(), front.inflight)
+    await asyncio.wait((draining, kept), return_when=asyncio.FIRST_COMPLETED)
+    if kept.done() and front.inflight:
+        log.error("%d requests were running when the engine ended", front.inflight)
         draining.cancel()
-        return 1
+        return _dead(front, kept.result())
     return 1 if signals.force.is_set() else 0
 
 
-async def _ready_then_watch(front: Front, public_url: str) -> str:
+def _dead(front: Front, failure: Failure) -> int:
+    front.lifecycle.set_dead(failure.reason)
+    log.error("%s", failure.reason, extra={"fields": {"cause": failure.cause}})
+    return 1
+
+
+def _say_ready(front: Front, public_url: str) -> None:
     lifecycle = front.lifecycle
-    await bring_up(front)
     own = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in lifecycle.phases() if phase.source == "launcher")
     log.info("ready on %s after %.1f s (%s)", public_url, lifecycle.uptime, own)
-    return f"the engine says that it is dead: {await watch(front.client, lifecycle)}"
-
-
-def _reason(task: asyncio.Task[str]) -> str:
-    error = task.exception()
-    if error is None:
-        return task.result()
-    if isinstance(error, EngineNotReadyError):
-        return str(error)
-    raise error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dsv4_serve.errors import UsageError
 from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.resolve import Resolved
+from dsv4_serve.restart_policy import RestartPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,14 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     admin_port: int = 8001
+    leave_seconds: float = 5.0
     drain_seconds: float = 30.0
+    settle_seconds: float = 6.0
     startup_seconds: float = 1800.0
+    stall_seconds: float = 600.0
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    request_seconds: float = 3600.0
+    idle_seconds: float = 600.0
     max_inflight: int = 512
     max_body_bytes: int = 32 << 20
     json_logs: bool = False
@@ -39,8 +46,12 @@ class ServeSettings:
             self.admin_port,
             "not that of --port",
         )
-        require(self.drain_seconds >= 0, "--drain-seconds", self.drain_seconds, "0 or more")
-        require(self.startup_seconds > 0, "--startup-seconds", self.startup_seconds, "above 0")
+        for name in ("leave_seconds", "drain_seconds", "settle_seconds"):
+            require(getattr(self, name) >= 0, _option(name), getattr(self, name), "0 or more")
+        for name in ("startup_seconds", "stall_seconds", "request_seconds", "idle_seconds"):
+            require(getattr(self, name) > 0, _option(name), getattr(self, name), "above 0")
+        require(self.restart.limit >= 0, "--max-restarts", self.restart.limit, "0 (never) or more")
+        require(self.restart.first_delay >= 0, "--restart-delay", self.restart.first_delay, "0 or more")
         require(self.max_inflight >= 1, "--max-inflight", self.max_inflight, "1 or more")
         require(self.max_body_bytes >= 1, "--max-body-mib", self.max_body_bytes, "1 or more")
 
@@ -53,3 +64,7 @@ class ServeSettings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -8,20 +8,22 @@ from typing import Any
 
 from dsv4_serve.engines.base import EngineAdapter
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
-from dsv4_serve.errors import CommandError
+from dsv4_serve.failure import Cause, Failure
 from dsv4_serve.front import Front
 from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.logs import log
 
+BOOT = "engine_boot"
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 5.0
-WATCH_SECONDS = 2.0
-# An engine that says three times in a row that it is dead will not serve again.
-DEAD_AFTER = 3
 
 
-class EngineNotReadyError(CommandError):
-    """The engine did not become ready in time, or said that it is dead."""
+class EngineNotReadyError(Exception):
+    """The engine did not become ready in time, or does not run what was asked for."""
+
+    def __init__(self, cause: Cause, reason: str) -> None:
+        super().__init__(reason)
+        self.failure = Failure(cause, reason)
 
 
 async def bring_up(front: Front) -> None:
@@ -31,45 +33,29 @@ async def bring_up(front: Front) -> None:
     """
     adapter, client, lifecycle, limit = front.adapter, front.client, front.lifecycle, front.settings.startup_seconds
     end = time.monotonic() + limit
-    lifecycle.begin("engine_boot", "the engine is starting")
-    await _until_healthy(adapter, client, lifecycle, end)
+    lifecycle.begin(BOOT, "the engine is starting")
+    await _until_healthy(client, lifecycle, end)
     await verify_effective(front)
     lifecycle.begin("first_generation", "the engine has not answered a generation yet")
     last = await _until_generated(adapter, client, end)
     if last is not None:
-        raise EngineNotReadyError(f"not ready after {limit:g} s: {last}")
+        raise EngineNotReadyError("slow_start", f"not ready after {limit:g} s: {last}")
     lifecycle.set_ready()
     for phase in lifecycle.phases():
         front.metrics.startup_phase.labels(phase=phase.name).set(phase.seconds)
 
 
-async def watch(client: EngineClient, lifecycle: Lifecycle) -> str:
-    """Follow the engine's health for ever; returns the reason once the engine says that it is dead."""
-    failures = 0
-    while True:
-        await asyncio.sleep(WATCH_SECONDS)
-        try:
-            await client.get_text("/health")
-        except EngineUnreachableError as error:
-            failures = failures + 1 if error.status == 503 else 0
-            lifecycle.set_unhealthy(f"the engine's health check failed: {error}")
-            if failures >= DEAD_AFTER:
-                return str(error)
-        else:
-            failures = 0
-            lifecycle.set_healthy()
-
-
-async def _until_healthy(adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle, end: float) -> None:
+async def _until_healthy(client: EngineClient, lifecycle: Lifecycle, end: float) -> None:
     said = time.monotonic()
     while True:
         try:
             await client.get_text("/health")
             return
         except EngineUnreachableError as error:
-            lifecycle.reason = f"the engine is starting: {error}"
+            starting = f"the engine is starting: {error}"
+            lifecycle.explain(starting)
         if time.monotonic() > end:
-            raise EngineNotReadyError(f"the engine did not start in time: {lifecycle.reason}")
+            raise EngineNotReadyError("slow_start", f"the engine did not start in time: {starting}")
         if time.monotonic() - said > PROGRESS_SECONDS:
             said = time.monotonic()
             log.info("the engine is starting (%.0f s)", lifecycle.seconds_in_phase)
@@ -94,12 +80,13 @@ async def verify_effective(front: Front) -> None:
     try:
         effective = await front.adapter.effective(front.client)
     except EngineUnreachableError as error:
-        raise EngineNotReadyError(f"the engine does not say what it runs: {error}") from error
+        raise EngineNotReadyError("not_effective", f"the engine does not say what it runs: {error}") from error
     profile = front.settings.profile
     front.metrics.not_effective(_not_effective(front, effective))
     differences = front.adapter.differences(profile, effective)
     if differences:
-        raise EngineNotReadyError(f"the engine does not run what was asked for: {'; '.join(differences)}")
+        told = f"the engine does not run what was asked for: {'; '.join(differences)}"
+        raise EngineNotReadyError("not_effective", told)
     phases = effective.get("startup_phases", {})
     front.lifecycle.engine_phases({str(name): float(seconds) for name, seconds in phases.items()})
 

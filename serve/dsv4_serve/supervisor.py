@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -16,6 +17,7 @@ from dsv4_serve.flags import PREFIX
 from dsv4_serve.logs import log, log_engine_line
 
 PR_SET_PDEATHSIG = 1
+OOM_SCORE = b"500"
 STOP_SECONDS = 10.0
 LAST_LINES_SECONDS = 2.0
 TAIL_LINES = 12
@@ -29,13 +31,14 @@ class Death:
     returncode: int
     tail: tuple[str, ...]
 
-    def __str__(self) -> str:
+    @property
+    def how(self) -> str:
         if self.returncode < 0:
-            how = f"was killed by {signal.Signals(-self.returncode).name}"
-        else:
-            how = f"exited with code {self.returncode}"
-        last = f"; its last line: {self.tail[-1]}" if self.tail else ""
-        return f"the engine {how}{last}"
+            return f"the engine was killed by {signal.Signals(-self.returncode).name}"
+        return f"the engine exited with code {self.returncode}"
+
+    def __str__(self) -> str:
+        return f"{self.how}; its last line: {self.tail[-1]}" if self.tail else self.how
 
 
 class EngineProcess:
@@ -56,7 +59,7 @@ class EngineProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=_tied_to(os.getpid()),
         )
         return cls(process)
 
@@ -129,16 +132,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with(parent: int) -> Callable[[], None] | None:
-    """A preexec_fn: the kernel ends the child with its parent. None where there is no prctl."""
+def _tied_to(parent: int) -> Callable[[], None] | None:
+    """A preexec_fn: the kernel ends the child with its parent, and first of all for memory. None without prctl."""
     if sys.platform != "linux":
         return None
     # Loaded before the fork: between fork and exec a child may not take locks.
     libc = ctypes.CDLL(None, use_errno=True)
 
-    def set_death_signal() -> None:
+    def prepare() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+        _offer_to_oom_killer()
 
-    return set_death_signal
+    return prepare
+
+
+def _offer_to_oom_killer() -> None:
+    """When memory runs out, the kernel shall take the engine, not the launcher that starts it again and tells why."""
+    # A container may hide the file, and without it the kernel takes the largest process, which is the engine too.
+    with contextlib.suppress(OSError):
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(score, OOM_SCORE)
+        os.close(score)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.types import Receive, Scope
 
 from dsv4_serve.engines.embedded.api_schema import ChatRequest, CompletionRequest
 from dsv4_serve.engines.embedded.http_errors import parse
+from dsv4_serve.exchange import Exchange
 from dsv4_serve.openai_errors import body_too_large, invalid, unknown_model
 
 Body = ChatRequest | CompletionRequest
@@ -20,7 +23,7 @@ class ClientGoneError(Exception):
     """The client left before its request was complete."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limit: int, exchange: Exchange) -> bytes:
     """The whole body; ApiError 413 above `limit` bytes, ClientGoneError when it never ends."""
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > limit:
@@ -32,6 +35,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         parts.append(message.get("body", b""))
+        exchange.moved = time.perf_counter()
         size += len(parts[-1])
         if size > limit:
             raise body_too_large(limit)

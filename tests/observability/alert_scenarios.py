@@ -84,10 +84,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "EngineRestarts",
-        {f"dsv4_start_time_seconds{{{A}}}": "100x5 400x5 900x20"},
+        {
+            f"dsv4_start_time_seconds{{{A}}}": "100x5 400x30",
+            f'dsv4_engine_restarts_total{{cause="hang",{A}}}': "0x40",
+            f'dsv4_engine_restarts_total{{cause="crash",{A}}}': "0x10 1x20",
+        },
         8,
         14,
-        "a:8001 restarted 2 times within half an hour",
+        "a:8001: the engine or its launcher restarted 2 times within half an hour",
     ),
     Scenario(
         "KvCapacityNearFull",

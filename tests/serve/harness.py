@@ -33,7 +33,7 @@ def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIE
 
 
 class Launcher:
-    """A running `dsv4 serve`. `log` holds its lines; `url` and `admin` its addresses."""
+    """A running `dsv4 serve`. `log` holds its lines; `url` and `admin` its addresses; `before` runs in its process."""
 
     def __init__(
         self,
@@ -43,9 +43,11 @@ class Launcher:
         environment: dict[str, str] | None = None,
         wait: bool = True,
         command: Sequence[str] = STANDIN_COMMAND,
+        before: Callable[[], None] | None = None,
     ) -> None:
         inherited = {name: text for name, text in os.environ.items() if not name.startswith("DSV4_")}
-        arguments = ["serve", "--port", "0", "--admin-port", "0", "--model", str(model_dir), *options]
+        quick = ["--leave-seconds", "0", "--settle-seconds", "0"]
+        arguments = ["serve", "--port", "0", "--admin-port", "0", "--model", str(model_dir), *quick, *options]
         self.log: list[str] = []
         self.process = subprocess.Popen(
             [*command, *arguments],
@@ -53,6 +55,7 @@ class Launcher:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=before,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -103,9 +106,9 @@ class Launcher:
         return code
 
     def engine_pid(self) -> int:
-        found = re.search(r"starts as process (\d+)", self.text)
+        found = re.findall(r"starts as process (\d+)", self.text)
         assert found, self.text
-        return int(found[1])
+        return int(found[-1])
 
     def _ended(self) -> bool:
         return self.process.poll() is not None

@@ -4,7 +4,8 @@
 
 A prompt that begins with `standin:` selects a failure for that request: `standin:429`, `standin:503`,
 `standin:context`, `standin:cut` (the connection breaks after three tokens), `standin:die` (the process
-exits), `standin:hang` (no first token, ever).
+exits), `standin:hang` (no first token, ever), `standin:eat` (takes memory until somebody ends it), `standin:flood` (an
+endless stream as fast as the client reads).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -116,8 +118,9 @@ class Standin:
             "kv_dtype": self.kv_dtype,
             "backends": [{"op": "paged_logits", "selected": "reference", "reason": "known-answer test passed"}],
             "context_length": 4096,
-            "running_requests": self.running,
-            "queued_requests": 0,
+            "hicache": False,
+            "running": self.running,
+            "queued": 0,
             "aborted_requests": self.aborted,
             "last_headers": self.last_headers,
             "startup_phases": {"weights": 0.25, "pools": 0.125},
@@ -137,6 +140,8 @@ class Standin:
             return
         if failure == "die":
             os._exit(13)
+        if failure == "eat":
+            eat_memory()
         self.running += 1
         gone = asyncio.create_task(disconnected(receive))
         work = asyncio.create_task(self.emit(send, body, chat, failure))
@@ -167,6 +172,8 @@ class Standin:
                 "headers": [(b"content-type", b"text/event-stream")],
             }
         )
+        if failure == "flood":
+            await flood(send)
         chunk = sse(delta(chat, self.model, "word "))
         due = time.monotonic() + self.first_token
         for i in range(count):
@@ -177,6 +184,18 @@ class Standin:
             self.generated += 1
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+
+def eat_memory() -> None:
+    taken = []
+    while True:
+        taken.append(bytearray(b"x" * (8 << 20)))
+
+
+async def flood(send: Send) -> None:
+    event = sse({"filler": "x" * 4096})
+    while True:
+        await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
 def delta(chat: bool, model: str, text: str) -> dict[str, Any]:
@@ -242,12 +261,16 @@ def main() -> None:
     parser.add_argument("--never-ready", action="store_true")
     parser.add_argument("--crash-at-start", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
+    parser.add_argument("--write-at-start", help="a file to write before it listens")
     parser.add_argument("--extra-metrics", default="")
     parser.add_argument("--indexer-dtype", default="fp4")
     parser.add_argument("--kv-dtype", default="v4")
     args = parser.parse_args()
     print("standin: starting", flush=True)
     time.sleep(args.start_delay)
+    if args.write_at_start:
+        with Path(args.write_at_start).open("wb", buffering=0) as file:
+            file.write(bytes(1 << 16))
     if args.crash_at_start:
         print("standin: out of memory: 3 bytes short", file=sys.stderr, flush=True)
         sys.exit(9)

@@ -6,13 +6,11 @@ import os
 import re
 import signal
 import socket
-import threading
 from pathlib import Path
 
-import httpx
-
 from dsv4_serve.lifecycle import Lifecycle
-from serve.harness import Launcher, chat_body, wait_until
+from serve.harness import Launcher, wait_until
+from serve.streams import Stream
 
 
 def alive(pid: int) -> bool:
@@ -20,32 +18,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-class Stream:
-    """A streamed request in the background; `text` is complete once `join` returned."""
-
-    def __init__(self, launcher: Launcher, tokens: int) -> None:
-        self.url = launcher.url + "/v1/chat/completions"
-        self.body = chat_body(stream=True, max_tokens=tokens)
-        self.text = ""
-        self.started = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        assert self.started.wait(30)
-
-    def _run(self) -> None:
-        with (
-            httpx.Client(timeout=60, trust_env=False) as client,
-            client.stream("POST", self.url, json=self.body) as answer,
-        ):
-            for chunk in answer.iter_text():
-                self.text += chunk
-                self.started.set()
-
-    def join(self) -> None:
-        self.thread.join(60)
-        assert not self.thread.is_alive()
 
 
 def test_until_ready_it_lives_explains_itself_and_refuses(model_dir: Path) -> None:
@@ -94,11 +66,11 @@ def test_an_engine_that_cannot_start_ends_the_server_with_its_reason(model_dir: 
     with Launcher(model_dir, standin=["--crash-at-start"], wait=False) as launcher:
         assert launcher.exit_code() == 1
     assert "engine | standin: out of memory: 3 bytes short" in launcher.log
-    assert "the engine exited with code 9; its last line: standin: out of memory: 3 bytes short" in launcher.text
+    assert "the engine exited with code 9: standin: out of memory: 3 bytes short cause=device_memory" in launcher.text
 
 
-def test_the_engines_death_is_told_to_streams_and_ends_the_server(model_dir: Path) -> None:
-    with Launcher(model_dir) as launcher:
+def test_the_engines_death_is_told_to_streams_and_ends_a_server_that_may_not_restart_it(model_dir: Path) -> None:
+    with Launcher(model_dir, ["--max-restarts", "0"]) as launcher:
         stream = Stream(launcher, 100_000)
         os.kill(launcher.engine_pid(), signal.SIGKILL)
         assert launcher.exit_code() == 1
@@ -172,7 +144,7 @@ def test_a_taken_port_is_a_preflight_failure(model_dir: Path) -> None:
 
 
 def test_states_only_move_forward() -> None:
-    clock = iter([0.0, 1.0, 3.0, 3.0, 10.0]).__next__
+    clock = iter([0.0, 1.0, 3.0, 3.0, 10.0, 10.0, 11.0]).__next__
     lifecycle = Lifecycle(clock)
     lifecycle.begin("engine_boot", "starting")
     lifecycle.begin("first_generation", "no generation yet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tools.observability.rules import Alert, Condition
 
+_ENGINE_RESTARTS = "sum without (cause) (increase(dsv4_engine_restarts_total[30m]))"
 _IN_ENGINE = "(dsv4_running_requests + dsv4_queued_requests)"
 
 ALERTS: tuple[Alert, ...] = (
@@ -86,10 +87,10 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "EngineRestarts",
         "page",
-        (Condition("changes(dsv4_start_time_seconds[30m])", ">=", 2),),
+        (Condition(f"round({_ENGINE_RESTARTS} + changes(dsv4_start_time_seconds[30m]))", ">=", 2),),
         "0m",
-        "{{ $labels.instance }} restarted {{ $value }} times within half an hour",
-        "The log before each start has the engine's last line: out of memory, a lost device, a bad shard.",
+        "{{ $labels.instance }}: the engine or its launcher restarted {{ $value }} times within half an hour",
+        "Restarts by cause tell why; the log before each has the engine's last line: memory, a lost device, a bad shard.",
     ),
     Alert(
         "KvCapacityNearFull",

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from dsv4_serve.metrics.device_memory import DeviceMemoryCollector
+from dsv4_serve.failure import CAUSES
 from dsv4_serve.metrics.names import BY_NAME
 
 # From one proxied loopback round trip to a long prompt on a CPU.
@@ -33,6 +34,10 @@ class LauncherMetrics:
         self.engine_up: Gauge = self._make(Gauge, "dsv4_engine_up")
 
     def not_effective(self, settings: int) -> None:
+        self.restarts: Counter = self._make(Counter, "dsv4_engine_restarts_total")
+        # A series that begins with its first increment hides it from every rate.
+        for cause in CAUSES:
+            self.restarts.labels(cause=cause)
         """The engine was asked what it runs: this many requested settings are not in effect."""
         if self._not_effective is None:
             # Made on first use: a gauge without labels would show a 0 that nobody has checked.

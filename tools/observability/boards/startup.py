@@ -22,9 +22,12 @@ _STARTS = (
     ),
     Panel(
         "Restarts in the last hour",
-        "Changes of the start time, by replica.",
+        "Of the launcher by its start time, of its engine by what ended the one before.",
         "none",
-        (Query(f"changes({metric('dsv4_start_time_seconds')}[1h])", "{{instance}}"),),
+        (
+            Query(f"changes({metric('dsv4_start_time_seconds')}[1h])", "{{instance}} launcher"),
+            Query(f"increase({metric('dsv4_engine_restarts_total')}[1h])", "{{instance}} engine: {{cause}}"),
+        ),
         width=8,
     ),
 )
