@@ -95,7 +95,7 @@ class EmbeddedAdapter:
 
     async def running(self, client: EngineClient) -> int:
         info = await self.effective(client)
-        return int(info["running_requests"]) + int(info["queued_requests"])
+        return int(info["running"]) + int(info["queued"])
 
 
 def _backend_differences(profile: Profile, effective: dict[str, Any]) -> list[str]:
