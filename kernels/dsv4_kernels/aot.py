@@ -15,7 +15,10 @@ from typing import Any
 from dsv4_kernels import kernel_store
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.kernel_store import CompiledKernel, KernelArgument
-from dsv4_kernels.registry import VARIANTS, KernelVariant
+from dsv4_kernels.registry import KernelVariant
+from dsv4_kernels.registry import variants as shipped
+
+ARCH = "gfx950"
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a variant, its number from 1, and how many there are, before it is compiled."""
@@ -50,25 +53,30 @@ _ARGUMENT = re.compile(r"\.offset:\s+(\d+)\s+\.size:\s+(\d+)\s+\.value_kind:\s+(
 def build(
     directory: Path,
     *,
-    arch: str = "gfx950",
-    variants: Sequence[KernelVariant] = VARIANTS,
+    arch: str = ARCH,
+    variants: Sequence[KernelVariant] | None = None,
+    purpose: str = "every shipped variant",
     progress: Progress | None = None,
 ) -> list[CompiledKernel]:
-    """Compile `variants` into `directory` (made if missing) and write `kernels.json` there. About two seconds each."""
-    chosen = [v for v in variants if v.arch == arch]
-    if not chosen:
-        raise ArgumentError("arch", repr(arch), " or ".join(sorted({v.arch for v in variants})) or "a listed variant's")
+    """Compile `variants` (all of `arch` by default) into `directory`, made if missing, and write `kernels.json` there.
+
+    `purpose` says in `kernels.json` what the selection is for. About two seconds a kernel.
+    """
+    if arch != ARCH:
+        raise ArgumentError("arch", repr(arch), f"{ARCH}: other architectures compile where they serve")
+    chosen = shipped(arch) if variants is None else tuple(variants)
     directory.mkdir(parents=True, exist_ok=True)
     kernels = []
     for number, variant in enumerate(chosen, 1):
         if progress is not None:
             progress(variant.name, number, len(chosen))
-        kernels.append(_build_one(directory, variant))
-    kernel_store.write(directory, kernels)
+        kernels.append(compile_variant(directory, variant))
+    kernel_store.write(directory, kernels, arch=arch, purpose=purpose)
     return kernels
 
 
-def _build_one(directory: Path, variant: KernelVariant) -> CompiledKernel:
+def compile_variant(directory: Path, variant: KernelVariant) -> CompiledKernel:
+    """Compile one gfx950 variant; its code object stands in `directory` under its name."""
     compiled = _compile(variant)
     code: bytes = compiled.asm["hsaco"]
     assembly: str = compiled.asm["amdgcn"]
@@ -106,6 +114,7 @@ def _compile(variant: KernelVariant) -> Any:
     from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
 
     names = paged_logits_kernel.arg_names
+    types = _TYPES | {"weights_ptr": "*fp32" if variant.float_weights else "*bf16"}
     constants = {
         "HEADS": variant.heads,
         "COLUMNS": max(4, variant.heads // 16),
@@ -118,7 +127,7 @@ def _compile(variant: KernelVariant) -> Any:
     }
     source = GluonASTSource(
         paged_logits_kernel,
-        {name: _TYPES.get(name, "constexpr") for name in names},
+        {name: types.get(name, "constexpr") for name in names},
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in _ALIGNED},
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, cast
 
 import torch
@@ -18,6 +20,7 @@ from dsv4_kernels import counters, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+from dsv4_kernels.registry import LogitsShape
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ class Implementation(Protocol):
     ) -> None: ...
 
     def paged_logits(self, call: LogitsCall) -> Tensor: ...
+
+    def rowgroup_logits(self, call: LogitsCall) -> Tensor: ...
 
     def topk(self, logits: Tensor, lengths: Tensor, k: int) -> Tensor: ...
 
@@ -98,21 +103,48 @@ def load(name: str) -> Implementation:
 
 
 def activate(
-    device: torch.device | str, requested: str = "auto", *, allow_fallback: bool = False
+    device: torch.device | str,
+    requested: str = "auto",
+    *,
+    allow_fallback: bool = False,
+    shapes: Sequence[LogitsShape] | None = None,
+    compiled_kernels: Path | None = None,
 ) -> tuple[Selection, ...]:
     """Select a backend for every operation on `device` and make `ops` use them. Call once at start.
 
-    A `requested` backend serves what it offers; operations that it does not offer go by preference.
+    A `requested` backend serves what it offers; operations that it does not offer go by preference. `shapes` are those
+    of the logits that will be launched (None: as `known_answers.mismatch` says): known answers are asked in each.
+    `compiled_kernels` is a directory of `dsv4 kernels build`, from which the gfx950 backend serves them.
 
-    Raises BackendUnavailableError, listing every candidate's reason, if an operation is left without one.
+    Raises BackendUnavailableError, listing every candidate's reason, if an operation is left without one, or, unless
+    `allow_fallback`, if the directory is for another architecture, damaged, of other sources, or lacks a kernel.
     """
     device = torch.device(device)
     if requested != "auto" and requested not in registry.BACKENDS:
         raise ArgumentError("backend", repr(requested), " or ".join(("auto", *registry.BACKENDS)))
-    chosen = tuple(_select(op, device, requested, allow_fallback) for op in registry.OPS)
+    if compiled_kernels is not None:
+        _use_compiled(compiled_kernels, device, shapes, allow_fallback)
+    chosen = tuple(_select(op, device, requested, allow_fallback, shapes) for op in registry.OPS)
     for selection in chosen:
         _active[selection.op, device.type] = selection
     return chosen
+
+
+def _use_compiled(
+    directory: Path, device: torch.device, shapes: Sequence[LogitsShape] | None, allow_fallback: bool
+) -> None:
+    from dsv4_kernels.gfx950 import compiled
+
+    arch = _architecture(device).partition(":")[0] or device.type
+    needed = [variant.name for shape in shapes or () for variant in registry.logits_variants(shape)]
+    try:
+        compiled.use(directory, arch=arch, needed=needed)
+    except BackendUnavailableError as error:
+        if not allow_fallback:
+            raise
+        log.warning("kernels compiled ahead of time cannot be used: %s", error)
+        counters.count_fallback("paged_logits", f"compiled kernels: {error}")
+        compiled.use(None)
 
 
 def selections(device: torch.device | str) -> tuple[Selection, ...]:
@@ -141,7 +173,9 @@ def _architecture(device: torch.device) -> str:
     return str(getattr(properties, "gcnArchName", "") or f"sm{properties.major}{properties.minor}")
 
 
-def _select(op: str, device: torch.device, requested: str, allow_fallback: bool) -> Selection:
+def _select(
+    op: str, device: torch.device, requested: str, allow_fallback: bool, shapes: Sequence[LogitsShape] | None
+) -> Selection:
     order = registry.preference(device.type, _architecture(device))
     reasons: list[str] = []
     if requested != "auto":
@@ -153,7 +187,7 @@ def _select(op: str, device: torch.device, requested: str, allow_fallback: bool)
             order = (requested,)
     refused: list[str] = []
     for name in order:
-        reason = _why_not(op, name, device)
+        reason = _why_not(op, name, device, shapes)
         if reason:
             refused.append(f"{name}: {reason}")
             continue
@@ -164,13 +198,13 @@ def _select(op: str, device: torch.device, requested: str, allow_fallback: bool)
     raise BackendUnavailableError(f"{op} on {device}: no backend can serve ({'; '.join(refused)})")
 
 
-def _why_not(op: str, name: str, device: torch.device) -> str:
+def _why_not(op: str, name: str, device: torch.device, shapes: Sequence[LogitsShape] | None) -> str:
     """Empty if `name` serves `op` on `device` with the right answer, else the reason."""
     from dsv4_kernels import known_answers
 
     if op not in registry.BACKENDS[name].ops:
         return "does not implement it"
     try:
-        return known_answers.mismatch(op, load(name), device)
+        return known_answers.mismatch(op, load(name), device, shapes)
     except Exception as error:  # noqa: BLE001  a candidate may fail in any way; the reason is kept and shown
         return f"{type(error).__name__}: {error}"

@@ -9,8 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 
+from dsv4_kernels.layout import SPLIT8, SPLIT64
 from dsv4_kernels.pool import IndexSpec
+
+DEVICE_SOURCES = ("gfx950/epilogue.py", "gfx950/logits_kernel.py", "gfx950/page.py", "aot.py")
+"""What a code object of the gfx950 kernels follows from, beside the layouts that it reads."""
 
 
 def describe(spec: IndexSpec, kernel: str) -> dict[str, object]:
@@ -34,3 +40,16 @@ def fingerprint(spec: IndexSpec, kernel: str) -> str:
     """sha256 (64 hex digits) of `describe(spec, kernel)`."""
     text = json.dumps(describe(spec, kernel), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def kernel_sources() -> str:
+    """sha256 (64 hex digits) of what gfx950 code objects are built from: objects of other sources may take other
+    arguments or read other bytes.
+    """
+    digest = hashlib.sha256()
+    for name in DEVICE_SOURCES:
+        digest.update((Path(__file__).parent / name).read_bytes())
+    for layout in (SPLIT64, SPLIT8):
+        digest.update(json.dumps(describe(IndexSpec(layout), ""), sort_keys=True).encode())
+    return digest.hexdigest()

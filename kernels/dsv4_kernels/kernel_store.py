@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from dsv4_kernels import fingerprint
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 
 INDEX = "kernels.json"
-FORMAT = 1
+FORMAT = 2
 _PACK = {"i32": "<i", "u32": "<I", "i64": "<q", "fp32": "<f", "pointer": "<Q"}
 
 
@@ -68,28 +70,60 @@ class CompiledKernel:
         return bytes(packed)
 
 
-def write(directory: Path, kernels: list[CompiledKernel]) -> Path:
+def write(directory: Path, kernels: list[CompiledKernel], *, arch: str, purpose: str) -> Path:
     """Write `kernels.json` beside the code objects and return its path."""
     index = directory / INDEX
-    document = {"format": FORMAT, "kernels": [asdict(k) for k in kernels]}
+    document = {
+        "format": FORMAT,
+        "arch": arch,
+        "purpose": purpose,
+        "sources": fingerprint.kernel_sources(),
+        "kernels": [asdict(k) for k in kernels],
+    }
     index.write_text(json.dumps(document, indent=1) + "\n")
     return index
 
 
-def read(directory: Path) -> dict[str, CompiledKernel]:
-    """The kernels of a directory by name. Raises BackendUnavailableError where it is missing, damaged or foreign."""
+def read(directory: Path, *, arch: str | None = None, needed: Iterable[str] = ()) -> dict[str, CompiledKernel]:
+    """The kernels of a directory by name.
+
+    Raises BackendUnavailableError where it is missing or damaged, built from other sources than this package's or for
+    another architecture than `arch`, or lacks a kernel of `needed`.
+    """
     index = directory / INDEX
     if not index.is_file():
         raise BackendUnavailableError(f"{index}: no such file; `dsv4 kernels build --out {directory}` makes it")
-    document = json.loads(index.read_text())
-    if document.get("format") != FORMAT:
-        raise BackendUnavailableError(f"{index}: format {document.get('format')!r}, this version reads {FORMAT}")
-    kernels = {}
-    for entry in document["kernels"]:
-        arguments = tuple(KernelArgument(**a) for a in entry.pop("arguments"))
-        kernel = CompiledKernel(**entry, arguments=arguments)
+    document = _document(index)
+    _require(index, "format", document.get("format"), FORMAT)
+    _require(index, "sources", document.get("sources"), fingerprint.kernel_sources())
+    if arch is not None:
+        _require(index, "arch", document.get("arch"), arch)
+    kernels = {kernel.name: kernel for kernel in map(_kernel, document["kernels"])}
+    for kernel in kernels.values():
         code = directory / kernel.file
         if not code.is_file() or hashlib.sha256(code.read_bytes()).hexdigest() != kernel.sha256:
             raise BackendUnavailableError(f"{code}: missing, or not the file that {INDEX} describes; build it again")
-        kernels[kernel.name] = kernel
+    missing = sorted(set(needed) - set(kernels))
+    if missing:
+        raise BackendUnavailableError(
+            f"{index}: built for {document['purpose']}, lacks {', '.join(missing)}; `dsv4 kernels build` makes them"
+        )
     return kernels
+
+
+def _document(index: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(index.read_text())
+    except ValueError as error:
+        raise BackendUnavailableError(f"{index}: not JSON ({error}); build it again") from error
+    return document if isinstance(document, dict) else {}
+
+
+def _require(index: Path, name: str, found: object, accepted: object) -> None:
+    if found != accepted:
+        raise BackendUnavailableError(f"{index}: {name} {found!r}, this process needs {accepted!r}; build it again")
+
+
+def _kernel(entry: dict[str, Any]) -> CompiledKernel:
+    arguments = tuple(KernelArgument(**argument) for argument in entry["arguments"])
+    return CompiledKernel(**entry | {"arguments": arguments})

@@ -5,17 +5,18 @@ They compare with closed forms rather than with another backend, so that the ref
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from dsv4_kernels import known_selections
+from dsv4_kernels import known_logits, known_rowgroups, known_selections
 from dsv4_kernels.formats import E2M1_MAGNITUDES
 from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT64
-from dsv4_kernels.logits_call import LogitsCall
-from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+from dsv4_kernels.pool import IndexPool, IndexSpec
+from dsv4_kernels.registry import LogitsShape
 
 if TYPE_CHECKING:
     from dsv4_kernels.backends import Implementation
@@ -25,8 +26,19 @@ ROTATED = IndexSpec(hadamard=True)
 HEADS = 64
 
 
-def mismatch(op: str, backend: Implementation, device: torch.device) -> str:
-    """Empty if `backend` gives the known answers of `op` on `device`, else what differs."""
+def mismatch(
+    op: str, backend: Implementation, device: torch.device, shapes: Sequence[LogitsShape] | None = None
+) -> str:
+    """Empty if `backend` gives the known answers of `op` on `device`, else what differs.
+
+    Logits are asked in every one of `shapes`, because each is another kernel; paged logits only in pages of 64, since
+    engines score pages of 8 in row groups. None: the shapes of DeepSeek-V4, for row groups V4.1's too.
+    """
+    if op == "paged_logits":
+        paged = dict.fromkeys(replace(shape, page8=False) for shape in shapes or (LogitsShape(),))
+        return known_logits.mismatch(backend, device, tuple(paged))
+    if op == "rowgroup_logits":
+        return known_rowgroups.mismatch(backend, device, shapes or known_rowgroups.SHAPES)
     return (_TESTS | known_selections.TESTS)[op](backend, device)
 
 
@@ -122,69 +134,8 @@ def _write(backend: Implementation, device: torch.device) -> str:
     return "" if int((pool.scale != 0).sum()) == 3 * GROUPS else "bytes of other slots changed"
 
 
-def _ones_pool(device: torch.device) -> IndexPool:
-    """Two pages of keys: slot s is all +1 (s even) or all -1 (s odd), times 2 ** (s % 3)."""
-    pool = IndexPool.allocate(PLAIN, 2, device)
-    slots = torch.arange(pool.tokens, device=device)
-    sign = torch.where(slots % 2 == 0, 0x22, 0xAA).to(torch.uint8)
-    pool.payload.view(-1)[SPLIT64.payload_offsets(slots)] = sign[:, None].expand(-1, 64)
-    scale = (127 + slots % 3).to(torch.uint8)
-    pool.scale.view(-1)[SPLIT64.scale_offsets(slots)] = scale[:, None].expand(-1, GROUPS)
-    return pool
-
-
-def _logits(backend: Implementation, device: torch.device) -> str:
-    """Rows of one and two pages; on a GPU also rows of 512, for which a backend may launch another kernel."""
-    for pages in (2, 512) if device.type == "cuda" else (2,):
-        difference = _logits_of(backend, device, pages)
-        if difference:
-            return difference
-    return ""
-
-
-def _logits_of(backend: Implementation, device: torch.device, pages: int) -> str:
-    """Three rows whose tables name two pages in turn, so that every key and every logit follows from its slot."""
-    pool = _ones_pool(device)
-    head = torch.arange(HEADS, device=device)
-    scale = torch.zeros(3, 1, GROUPS, 16, 4, dtype=torch.uint8, device=device)
-    scale[:, 0, :, head % 16, head // 16] = (127 + head % 2).to(torch.uint8)
-    payload = torch.full((3, HEADS, 64), 0x22, dtype=torch.uint8, device=device)
-    query = Query(PLAIN, HEADS, payload=payload, scale=scale)
-    weights = (head.float() - 7).expand(3, HEADS).to(torch.bfloat16).contiguous()
-    pattern = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=torch.int32, device=device)
-    table = pattern.repeat(1, pages // 2)
-    keys = pages * 64
-    lengths, seqs, starts = (
-        torch.tensor(v, dtype=torch.int32, device=device) for v in ([keys, keys - 63, 0], [1, 0, 0], [3, keys - 64, 0])
-    )
-    weighted = float(((head.float() - 7) * (1 + head % 2)).sum()) * HEAD_DIM * 0.5
-    column = torch.arange(keys, device=device)
-    forms = (("", None, None), (" of a shared sequence", seqs, None), (" of a window", seqs, starts))
-    for form, rows, opened in (*forms, (" of a window of its own", None, starts)):
-        got = backend.paged_logits(
-            LogitsCall(
-                query=query,
-                pool=pool,
-                weights=weights,
-                page_table=table,
-                lengths=lengths,
-                row_to_seq=rows,
-                starts=opened,
-                weight_scale=0.5,
-                max_seq_len=keys,
-            )
-        )
-        for row in range(3):
-            slot = table[row if rows is None else rows[row]].long()[column // 64] * 64 + column % 64
-            known = torch.where(slot % 2 == 0, weighted * torch.exp2((slot % 3).float()), 0.0)
-            seen = slice(0 if opened is None else int(opened[row]), int(lengths[row]))
-            if not torch.equal(got[row, seen] + 0.0, known[seen]):
-                return f"logits of row {row}{form} differ from the known ones"
-    return ""
-
-
 def _readback(backend: Implementation, device: torch.device) -> str:
-    pool = _ones_pool(device)
+    pool = known_logits.ones_pool(SPLIT64, device)
     slots = torch.tensor([127, 0, 2, 2, 64], device=device)
     known = torch.tensor([-2.0, 1.0, 4.0, 4.0, 2.0], device=device)[:, None].expand(5, HEAD_DIM)
     return "" if torch.equal(backend.readback(pool, slots), known) else "keys differ from the known ones"
@@ -194,6 +145,5 @@ _TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {
     "quantize_query": _query,
     "quantize_query_with_weights": _query_with_weights,
     "write_index_keys": _write,
-    "paged_logits": _logits,
     "readback": _readback,
 }

@@ -20,12 +20,23 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelVariant:
-    """One kernel that is compiled ahead of time, told from others by its compile-time choices.
+class LogitsShape:
+    """What is known at start of the paged logits that will be launched: heads, layout (`page8`: split8, else split64)
+    and whether head weights come in float32 instead of bfloat16.
+    """
 
-    `rows` consecutive rows share a wave; `shared`: rows say which sequence they belong to (prefill, verify);
-    `windowed`: rows begin at a key of their own; `dense`: pages lie without gaps; `fast`: inline assembly on matrix
-    results; `page8`: layout split8 instead of split64.
+    heads: int = 64
+    page8: bool = False
+    float_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVariant:
+    """One shipped kernel, told from others by its compile-time choices.
+
+    `rows` consecutive rows share a wave (gfx950) or a thread block (sm90); `shared`: rows say which sequence they are
+    of (prefill, verify); `windowed`: rows begin at a key of their own; `dense`: pages lie without gaps; `fast`: inline
+    assembly on matrix results; `page8`: layout split8 instead of split64; `float_weights`: float32 head weights.
     """
 
     name: str
@@ -39,6 +50,7 @@ class KernelVariant:
     dense: bool = True
     fast: bool = True
     page8: bool = False
+    float_weights: bool = False
 
 
 OPS: tuple[str, ...] = (
@@ -46,6 +58,7 @@ OPS: tuple[str, ...] = (
     "quantize_query_with_weights",
     "write_index_keys",
     "paged_logits",
+    "rowgroup_logits",
     "topk",
     "topk_slots",
     "candidate_blocks",
@@ -54,14 +67,19 @@ OPS: tuple[str, ...] = (
     "readback",
 )
 
+LOGITS = frozenset({"paged_logits", "rowgroup_logits"})
+"""The scores of both forms, which are one kernel in every backend of ours."""
+
 BACKENDS: dict[str, Backend] = {
     b.name: b
     for b in (
         Backend(
-            "aiter", "dsv4_kernels.aiter_backend", frozenset({"quantize_query", "write_index_keys", "paged_logits"})
+            "aiter",
+            "dsv4_kernels.aiter_backend",
+            frozenset({"quantize_query", "write_index_keys", "paged_logits", "rowgroup_logits"}),
         ),
-        Backend("gfx950", "dsv4_kernels.gfx950", frozenset({"paged_logits"})),
-        Backend("gfx950_plain", "dsv4_kernels.gfx950.plain", frozenset({"paged_logits"})),
+        Backend("gfx950", "dsv4_kernels.gfx950", LOGITS),
+        Backend("gfx950_plain", "dsv4_kernels.gfx950.plain", LOGITS),
         Backend("hopper", "dsv4_kernels.hopper", frozenset({"paged_logits"})),
         Backend("portable", "dsv4_kernels.portable", frozenset(OPS)),
         Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),
@@ -69,46 +87,104 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-def logits_name(
-    heads: int, rows: int, *, shared: bool, windowed: bool, dense: bool, fast: bool, page8: bool = False
-) -> str:
-    """Name of the gfx950 paged-logits kernel with these compile-time choices."""
-    choices = "_page8" * page8 + "_shared" * shared + "_windowed" * windowed + "_strided" * (not dense)
-    return f"paged_logits_h{heads}_r{rows}{choices}_{'fast' if fast else 'plain'}"
-
-
-def _gfx950_logits(
-    heads: int, rows: int, *, shared: bool = False, windowed: bool = False, dense: bool = True, page8: bool = False
-) -> tuple[KernelVariant, KernelVariant]:
-    """The fast and the plain form of one choice."""
-
-    def variant(backend: BackendName, fast: bool) -> KernelVariant:
-        name = logits_name(heads, rows, shared=shared, windowed=windowed, dense=dense, fast=fast, page8=page8)
-        return KernelVariant(name, "paged_logits", backend, "gfx950", heads, rows, shared, windowed, dense, fast, page8)
-
-    return variant("gfx950", True), variant("gfx950_plain", False)
-
-
 ROWS_PER_WAVE: dict[int, int] = {16: 4, 32: 4, 64: 2, 128: 1}
 """Rows that share a wave on gfx950, by heads: what their queries and weights leave of 256 registers."""
 
-VARIANTS: tuple[KernelVariant, ...] = tuple(
-    variant
-    for heads, rows in ROWS_PER_WAVE.items()
-    for pair in (
-        _gfx950_logits(heads, 1),
-        _gfx950_logits(heads, 1, dense=False),
-        _gfx950_logits(heads, 1, windowed=True),
-        _gfx950_logits(heads, rows, shared=True),
-        _gfx950_logits(heads, rows, shared=True, dense=False),
-        _gfx950_logits(heads, rows, shared=True, windowed=True),
-        _gfx950_logits(heads, rows, shared=True, windowed=True, dense=False),
-        _gfx950_logits(heads, 1, page8=True),
-        _gfx950_logits(heads, rows, shared=True, page8=True),
+
+def logits_name(
+    heads: int,
+    rows: int,
+    *,
+    shared: bool,
+    windowed: bool,
+    dense: bool,
+    fast: bool,
+    page8: bool = False,
+    float_weights: bool = False,
+) -> str:
+    """Name of the gfx950 paged-logits kernel with these compile-time choices."""
+    choices = "_page8" * page8 + "_w32" * float_weights + "_shared" * shared + "_windowed" * windowed
+    return f"paged_logits_h{heads}_r{rows}{choices}{'_strided' * (not dense)}_{'fast' if fast else 'plain'}"
+
+
+def logits_variants(shape: LogitsShape) -> tuple[KernelVariant, ...]:
+    """Every gfx950 kernel that launches of `shape` can ask for: single rows, rows of a sequence, and with windows.
+
+    Pools with gaps between their pages are covered for split64 and bfloat16 weights, which is what engines hand over.
+    """
+    forms = ((1, False, False), (ROWS_PER_WAVE[shape.heads], True, False), (ROWS_PER_WAVE[shape.heads], True, True))
+    gaps = (True,) if shape.page8 or shape.float_weights else (True, False)
+    return tuple(
+        _gfx950_logits(shape, rows, shared, windowed, dense, fast)
+        for rows, shared, windowed in forms
+        for dense in gaps
+        for fast in (True, False)
     )
-    for variant in pair
+
+
+def _gfx950_logits(
+    shape: LogitsShape, rows: int, shared: bool, windowed: bool, dense: bool, fast: bool
+) -> KernelVariant:
+    name = logits_name(
+        shape.heads,
+        rows,
+        shared=shared,
+        windowed=windowed,
+        dense=dense,
+        fast=fast,
+        page8=shape.page8,
+        float_weights=shape.float_weights,
+    )
+    return KernelVariant(
+        name=name,
+        op="paged_logits",
+        backend="gfx950" if fast else "gfx950_plain",
+        arch="gfx950",
+        heads=shape.heads,
+        rows=rows,
+        shared=shared,
+        windowed=windowed,
+        dense=dense,
+        fast=fast,
+        page8=shape.page8,
+        float_weights=shape.float_weights,
+    )
+
+
+def _hopper_logits(name: str, heads: int, rows: int, windowed: bool) -> KernelVariant:
+    full = f"hopper_{name}_h{heads}{'_windowed' * windowed}"
+    return KernelVariant(full, "paged_logits", "hopper", "sm90", heads, rows, shared=rows > 1, windowed=windowed)
+
+
+LOGITS_SHAPES: tuple[LogitsShape, ...] = tuple(
+    shape
+    for heads in ROWS_PER_WAVE
+    for shape in (LogitsShape(heads), LogitsShape(heads, page8=True), LogitsShape(heads, float_weights=True))
 )
-"""Kernels that are compiled ahead of time. Portable kernels compile where they serve; the reference has none."""
+"""Shapes that gfx950 kernels exist for."""
+
+VARIANTS: tuple[KernelVariant, ...] = (
+    *(variant for shape in LOGITS_SHAPES for variant in logits_variants(shape)),
+    *(
+        _hopper_logits(name, heads, rows, windowed)
+        for heads in (32, 64)
+        for name, rows, windowed in (
+            ("brief", 1, False),
+            ("rows", 1, False),
+            ("rows", 1, True),
+            ("groups", 4, False),
+            ("groups", 4, True),
+        )
+    ),
+)
+"""Kernels of our own backends. Those of gfx950 are compiled ahead of time, Hopper's and the portable ones where they
+serve; the reference has none.
+"""
+
+
+def variants(arch: str) -> tuple[KernelVariant, ...]:
+    """The shipped kernels of an architecture (gfx950, sm90)."""
+    return tuple(variant for variant in VARIANTS if variant.arch == arch)
 
 
 def preference(device_type: str, arch: str = "") -> tuple[str, ...]:

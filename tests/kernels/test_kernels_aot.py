@@ -1,42 +1,31 @@
-"""Kernels compiled ahead of time: what is built, how it is called, and that the same objects score right.
-
-The code objects run on the emulator, behind the runtime interface that HIP stands behind on a real machine; the calls
-into HIP itself go to a small library built here, which records what it was asked.
-"""
+"""Kernels compiled ahead of time: what is built, for which profile, how it is called, and which builds are refused."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import struct
-import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 from typer.testing import CliRunner
 
-from dsv4_kernels import aot, backends, hip_module, kernel_store, ops, reference, registry
+from dsv4_kernels import aot, kernel_store, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
-from dsv4_kernels.gfx950 import compiled
-from dsv4_kernels.gfx950 import logits as gfx950_logits
-from dsv4_kernels.logits_call import LogitsCall
-from dsv4_kernels.pool import IndexPool, IndexSpec
+from dsv4_kernels.registry import LogitsShape
 from dsv4_serve.errors import UsageError
+from dsv4_serve.kernel_needs import kernel_variants, logits_shapes
 from dsv4_serve.kernels_command import app
-from gfx950_emulator import load, run
+from dsv4_serve.plan import make_plan
+from dsv4_serve.profiles.load import load_profile, profile_names
+from gfx950_emulator import load
 from gfx950_emulator.arguments import build_kernarg
-from gfx950_emulator.front_end.kernel import Kernel
 
 WANTED = (
     "paged_logits_h32_r1_fast",
     "paged_logits_h32_r1_strided_fast",
     "paged_logits_h32_r1_page8_fast",
-    "paged_logits_h32_r4_shared_windowed_plain",
+    "paged_logits_h32_r1_w32_fast",
 )
 
 
@@ -45,59 +34,71 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("kernels")
     seen: list[tuple[str, int, int]] = []
     variants = [v for v in registry.VARIANTS if v.name in WANTED]
-    aot.build(out, variants=variants, progress=lambda *step: seen.append(step))
+    aot.build(out, variants=variants, purpose="a test", progress=lambda *step: seen.append(step))
     assert seen == [(v.name, i, 4) for i, v in enumerate(variants, 1)]
     return out
 
 
-class EmulatedRuntime:
-    """Loads code objects into the emulator; pointers in the argument segment are the addresses of CPU tensors."""
-
-    def __init__(self, memory: dict[int, Tensor]) -> None:
-        self.memory = memory
-        self.launched: list[bytes] = []
-
-    def load(self, code: bytes, symbol: str) -> Kernel:
-        return load(code)[symbol]
-
-    def launch(self, function: object, grid: tuple[int, int, int], threads: int, arguments: bytes, stream: int) -> None:
-        assert isinstance(function, Kernel)
-        values: list[object] = []
-        for argument in function.arguments:
-            raw = arguments[argument.offset : argument.offset + argument.size]
-            address = int.from_bytes(raw, "little")
-            is_pointer = argument.kind == "global_buffer"
-            values.append(self.memory[address] if is_pointer and address else raw)
-        self.launched.append(arguments)
-        run(function, None, grid, (threads, 1, 1), values)
-
-
-@pytest.fixture
-def _jit_again() -> Iterator[None]:
-    yield
-    compiled.use(None)
-
-
 def test_every_variant_has_a_name_of_its_own_and_a_backend() -> None:
     names = [v.name for v in registry.VARIANTS]
-    assert len(set(names)) == len(names) == 72
-    assert {v.backend for v in registry.VARIANTS} == {"gfx950", "gfx950_plain"}
-    assert {v.heads for v in registry.VARIANTS} == {16, 32, 64, 128}
-    assert all(v.fast == (v.backend == "gfx950") for v in registry.VARIANTS)
+    assert len(set(names)) == len(names)
+    ours = registry.variants("gfx950")
+    assert {v.backend for v in ours} == {"gfx950", "gfx950_plain"}
+    assert {v.heads for v in ours} == {16, 32, 64, 128}
+    assert all(v.fast == (v.backend == "gfx950") for v in ours)
+    assert {v.backend for v in registry.variants("sm90")} == {"hopper"}
+    assert len(ours) + len(registry.variants("sm90")) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("profile", "toggles", "shapes"),
+    [
+        ("v4-pro-tp8", {}, (LogitsShape(64),)),
+        ("v41-flash-tp4", {}, (LogitsShape(32),)),
+        ("v41-flash-tp4", {"DSV4_PAGE8": "1"}, (LogitsShape(32), LogitsShape(32, page8=True))),
+        ("tiny", {}, (LogitsShape(64, float_weights=True),)),
+    ],
+)
+def test_a_profile_launches_these_shapes(
+    profile: str, toggles: dict[str, str], shapes: tuple[LogitsShape, ...]
+) -> None:
+    assert logits_shapes(make_plan({"DSV4_PROFILE": profile, **toggles}, {}).profile) == shapes
+
+
+def test_a_profile_needs_every_form_of_its_shapes_and_no_other() -> None:
+    for name in profile_names():
+        profile = load_profile(name)
+        if profile.hardware.arch != "gfx950":
+            with pytest.raises(UsageError, match=f"profile {name} serves on cpu: kernels compiled ahead of time are"):
+                kernel_variants(profile)
+            continue
+        variants = kernel_variants(profile)
+        assert len(variants) == 12
+        assert set(variants) <= set(registry.VARIANTS)
+        assert {(v.heads, v.page8, v.float_weights) for v in variants} == {
+            (shape.heads, shape.page8, shape.float_weights) for shape in logits_shapes(profile)
+        }
+        assert {(v.fast, v.dense, v.shared, v.windowed) for v in variants} == {
+            (fast, dense, shared, windowed)
+            for fast in (True, False)
+            for dense in (True, False)
+            for shared, windowed in ((False, False), (True, False), (True, True))
+        }
 
 
 def test_the_index_lists_resources_and_calling_convention(directory: Path) -> None:
     kernels = kernel_store.read(directory)
     assert set(kernels) == set(WANTED)
     document = json.loads((directory / "kernels.json").read_text())
-    assert document["format"] == 1
+    assert (document["format"], document["arch"], document["purpose"]) == (2, "gfx950", "a test")
+    assert len(document["sources"]) == 64
     for kernel in kernels.values():
         assert (directory / kernel.file).stat().st_size > 1000
         assert (kernel.spills, kernel.scratch, kernel.lds, kernel.agpr) == (0, 0, 0, 0)
         assert kernel.threads == 64
         assert kernel.occupancy == min(8, 512 // (-(-kernel.vgpr // 8) * 8))
         assert [a.name for a in kernel.arguments][:3] == ["q_ptr", "q_scale_ptr", "payload_ptr"]
-    for name in WANTED[:2]:
+    for name in (WANTED[0], WANTED[1], WANTED[3]):
         assert kernels[name].vgpr <= 64
         assert kernels[name].occupancy == 8
     assert kernels[WANTED[2]].vgpr <= 96
@@ -123,129 +124,82 @@ def test_packing_is_what_the_emulator_and_so_the_code_object_expects(directory: 
         kernel.pack(values | {"rows": 1 << 32})
 
 
-@pytest.mark.usefixtures("_jit_again")
-def test_compiled_objects_score_like_the_reference(directory: Path) -> None:
-    torch.manual_seed(0)
-    spec = IndexSpec(hadamard=False)
-    pool = IndexPool.allocate(spec, 6)
-    cos, sin, zero = torch.ones(1, 32), torch.zeros(1, 32), torch.zeros(384, dtype=torch.int64)
-    ops.write_index_keys(pool, torch.randn(384, 128), torch.ones(128), 0.0, cos, sin, zero, torch.arange(384))
-    query = ops.quantize_query(torch.randn(6, 32, 128), cos, sin, zero[:6], spec=spec)
-    weights = torch.randn(6, 32).bfloat16()
-    table = torch.stack([torch.randperm(6)[:4] for _ in range(6)]).int()
-    ends = torch.tensor([256, 0, 65, 64, 200, 1], dtype=torch.int32)
-    seqs = torch.tensor([0, 0, 0, 1, 1, 1], dtype=torch.int32)
-    starts = torch.tensor([3, 0, 0, 60, 64, 0], dtype=torch.int32)
-    runtime = EmulatedRuntime({})
-    compiled.use(directory, runtime)
-    for rows, sequence, window, fast in ((1, None, None, True), (4, seqs, starts, False)):
-        out = torch.full((6, 256), 7.0)
-        assert query.payload is not None
-        assert query.scale is not None
-        known = [query.payload, query.scale, pool.payload, pool.scale, table, weights, ends, seqs, starts, out]
-        runtime.memory = {t.data_ptr(): t for t in known}
-        call = LogitsCall(
-            query=query,
-            pool=pool,
-            weights=weights,
-            page_table=table,
-            lengths=ends,
-            row_to_seq=sequence,
-            starts=window,
-            weight_scale=0.5,
-            max_seq_len=256,
-        )
-        gfx950_logits.launch(call, out, rows_per_wave=rows, fast=fast, splits=2)
-        exact = reference.paged_logits(replace(call, accumulate=torch.float64))
-        seen = torch.isfinite(exact)
-        assert bool((out[~seen] == 7.0).all())
-        assert torch.allclose(out[seen], exact[seen], rtol=2e-6, atol=1e-5)
-    assert len(runtime.launched) == 2
-    with pytest.raises(
-        BackendUnavailableError, match=r"has no kernel paged_logits_h32_r1_plain; it has paged_logits_h32"
-    ):
-        gfx950_logits.launch(replace(call, row_to_seq=None, starts=None), out, rows_per_wave=1, fast=False)
-    with pytest.raises(ArgumentError, match=r"weights.dtype=torch.float32: accepted is torch.bfloat16 with kernels"):
-        gfx950_logits.launch(replace(call, weights=weights.float()), out, rows_per_wave=1, fast=True)
-
-
-def test_a_damaged_or_missing_build_is_refused(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(BackendUnavailableError, match=r"kernels.json: no such file; `dsv4 kernels build --out"):
-        kernel_store.read(tmp_path)
+@pytest.fixture
+def copied(directory: Path, tmp_path: Path) -> Path:
     for file in directory.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    code = tmp_path / f"{WANTED[0]}.hsaco"
+    return tmp_path
+
+
+def change(directory: Path, **fields: object) -> None:
+    index = directory / "kernels.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | fields))
+
+
+def test_a_missing_build_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailableError, match=r"kernels.json: no such file; `dsv4 kernels build --out"):
+        kernel_store.read(tmp_path)
+
+
+def test_a_damaged_code_object_is_refused(copied: Path) -> None:
+    code = copied / f"{WANTED[0]}.hsaco"
     code.write_bytes(code.read_bytes()[:-1] + b"\x01")
     with pytest.raises(BackendUnavailableError, match=r"missing, or not the file that kernels.json describes"):
-        kernel_store.read(tmp_path)
-    (tmp_path / "kernels.json").write_text('{"format": 99}')
-    with pytest.raises(BackendUnavailableError, match="format 99, this version reads 1"):
-        kernel_store.read(tmp_path)
+        kernel_store.read(copied)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"format": 99}, "format 99, this process needs 2; build it again"),
+        ({"arch": "gfx942"}, "arch 'gfx942', this process needs 'gfx950'; build it again"),
+        ({"sources": "0" * 64}, "sources '0000.*', this process needs '.*'; build it again"),
+    ],
+)
+def test_a_build_of_something_else_is_refused(copied: Path, fields: dict[str, object], message: str) -> None:
+    change(copied, **fields)
+    with pytest.raises(BackendUnavailableError, match=message):
+        kernel_store.read(copied, arch="gfx950")
+
+
+def test_a_build_that_lacks_a_kernel_names_it(copied: Path) -> None:
+    with pytest.raises(
+        BackendUnavailableError, match="built for a test, lacks paged_logits_h64_r1_fast; `dsv4 kernels"
+    ):
+        kernel_store.read(copied, needed=[WANTED[0], "paged_logits_h64_r1_fast"])
+    (copied / "kernels.json").write_text("{")
+    with pytest.raises(BackendUnavailableError, match=r"kernels.json: not JSON"):
+        kernel_store.read(copied)
+
+
+def test_other_architectures_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="arch='gfx942': accepted is gfx950"):
         aot.build(tmp_path, arch="gfx942")
 
 
-RECORDER = r"""
-#include <stdio.h>
-#include <string.h>
-typedef unsigned u;
-static char log_[4096];
-const char *recorded(void) { return log_; }
-const char *hipGetErrorString(int e) { return e == 98 ? "invalid device function" : "no error"; }
-int hipModuleLoadData(void **module, const void *image) {
-    sprintf(log_ + strlen(log_), "load %.4s;", (const char *)image); *module = (void *)0x11; return 0; }
-int hipModuleGetFunction(void **function, void *module, const char *name) {
-    sprintf(log_ + strlen(log_), "get %p %s;", module, name); *function = (void *)0x22;
-    return strcmp(name, "absent") ? 0 : 98; }
-int hipModuleLaunchKernel(void *f, u gx, u gy, u gz, u bx, u by, u bz, u lds, void *stream, void **args, void **extra) {
-    sprintf(log_ + strlen(log_), "launch %p %u,%u,%u %u,%u,%u lds %u stream %p args %p "
-            "extra %p %p %p size %zu end %p first %d;",
-            f, gx, gy, gz, bx, by, bz, lds, stream, (void *)args, extra[0], extra[2], extra[4], *(size_t *)extra[3],
-            extra[4], *(int *)extra[1]); return 0; }
-"""
-
-
-@pytest.fixture(scope="module")
-def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library with HIP's module calls that writes down what it is asked."""
-    folder = tmp_path_factory.mktemp("hip")
-    (folder / "hip.c").write_text(RECORDER)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "libhip.so", "hip.c"], cwd=folder, check=True, capture_output=True)
-    return folder / "libhip.so"
-
-
-def test_hip_calls_follow_its_c_interface(recorder: Path) -> None:
-    runtime = hip_module.HipRuntime(recorder)
-    function = runtime.load(b"\x7fELF and so on", "kernel_name")
-    runtime.launch(function, (5, 6, 1), 64, struct.pack("<iq", 77, 1), 0x33)
-    library = ctypes.CDLL(str(recorder))
-    library.recorded.restype = ctypes.c_char_p
-    assert library.recorded().decode() == (
-        "load \x7fELF;get 0x11 kernel_name;"
-        "launch 0x22 5,6,1 64,1,1 lds 0 stream 0x33 args (nil) extra 0x1 0x2 0x3 size 12 end 0x3 first 77;"
-    )
-    with pytest.raises(BackendUnavailableError, match="hipModuleGetFunction failed: invalid device function"):
-        runtime.load(b"\x7fELF", "absent")
-
-
-def test_a_machine_without_rocm_says_so(directory: Path) -> None:
-    with pytest.raises(BackendUnavailableError, match=r"libamdhip64.so: .*; compiled kernels need the ROCm runtime"):
-        compiled.use(directory)
-    assert compiled.active() is None
-
-
-def test_gfx950_cannot_be_forced_on_a_cpu() -> None:
-    with pytest.raises(BackendUnavailableError, match=r"paged_logits on cpu: no backend can serve .gfx950: "):
-        backends.activate("cpu", "gfx950")
-
-
 def test_the_command_builds_and_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variants = [v for v in registry.VARIANTS if v.name == WANTED[0]]
-    monkeypatch.setattr(aot, "build", partial(aot.build, variants=variants))
+    monkeypatch.setattr(aot, "shipped", lambda _arch: variants)
     done = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0
     assert done.stderr == "[1/1] paged_logits_h32_r1_fast\n"
     assert [k["name"] for k in json.loads(done.stdout)] == list(kernel_store.read(tmp_path))
     refused = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--arch", "gfx90a"])
     assert isinstance(refused.exception, UsageError)
-    assert str(refused.exception) == "arch='gfx90a': accepted is gfx950"
+    assert str(refused.exception).startswith("arch='gfx90a': accepted is gfx950")
+
+
+def test_the_command_builds_what_a_profile_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aot, "build", partial(_recorded, tmp_path))
+    done = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--profile", "v41-flash-tp4"])
+    assert done.exit_code == 0
+    assert done.stdout == f"12 kernels for gfx950 in {tmp_path} (profile v41-flash-tp4)\n"
+    refused = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--profile", "tiny"])
+    assert str(refused.exception).startswith("profile tiny serves on cpu")
+
+
+def _recorded(folder: Path, out: Path, *, variants: list[registry.KernelVariant], **_how: object) -> list[str]:
+    """In the place of the compiler, which another test runs: the names that it was asked for."""
+    assert out == folder
+    assert all(v.heads == 32 for v in variants)
+    return [v.name for v in variants]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -25,12 +25,19 @@ class Runtime(Protocol):
 
 
 class CompiledKernels:
-    """The kernels of a build directory, all loaded at construction, that is at start."""
+    """The kernels of a build directory, all loaded at construction, that is at start.
 
-    def __init__(self, directory: Path, runtime: Runtime) -> None:
+    Raises BackendUnavailableError for a directory that `kernel_store.read` refuses (`arch`, `needed` as there), and
+    without a `runtime` on a machine that has no HIP.
+    """
+
+    def __init__(
+        self, directory: Path, runtime: Runtime | None = None, *, arch: str | None = None, needed: Iterable[str] = ()
+    ) -> None:
         self.directory = directory
+        self._kernels = kernel_store.read(directory, arch=arch, needed=needed)
+        runtime = runtime or HipRuntime()
         self._runtime = runtime
-        self._kernels = kernel_store.read(directory)
         self._functions = {
             name: runtime.load((directory / kernel.file).read_bytes(), kernel.symbol)
             for name, kernel in self._kernels.items()
@@ -49,10 +56,13 @@ class CompiledKernels:
 _active: CompiledKernels | None = None
 
 
-def use(directory: Path | None, runtime: Runtime | None = None) -> None:
-    """Serve the gfx950 backend from a build directory from now on; None goes back to compiling on first use."""
+def use(kernels: CompiledKernels | Path | None, *, arch: str | None = None, needed: Iterable[str] = ()) -> None:
+    """Serve the gfx950 backend from compiled kernels from now on; None goes back to compiling on first use.
+
+    A directory is loaded through HIP, checked as `CompiledKernels` says.
+    """
     global _active
-    _active = None if directory is None else CompiledKernels(directory, runtime or HipRuntime())
+    _active = CompiledKernels(kernels, arch=arch, needed=needed) if isinstance(kernels, Path) else kernels
 
 
 def active() -> CompiledKernels | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,10 @@ WAVES = 4096
 def paged_logits(fast: bool, call: LogitsCall) -> Tensor:
     """See `ops.paged_logits`. Columns that a row does not see stay unwritten."""
     out = call.output()
+    if call.starts is not None and call.row_to_seq is None:
+        # Windows exist for rows of sequences only: one variant fewer for a form that no engine launches.
+        sequences = torch.arange(call.rows, dtype=torch.int32, device=call.pool.device)
+        call = replace(call, row_to_seq=sequences)
     if call.rows:
         launch(call, out, rows_per_wave=rows_per_wave(call.heads, call.row_to_seq), fast=fast)
     return out
@@ -41,7 +47,7 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
     if splits is None:
         splits = max(1, min(WAVES // blocks, -(-out.shape[1] // 64)))
     shift = splits.bit_length() - 1
-    pool, weights = call.pool, call.float_weights
+    pool, weights = call.pool, _weights(call)
     arguments: dict[str, Tensor | int | float] = {
         "q_ptr": payload,
         "q_scale_ptr": scale,
@@ -66,10 +72,16 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
     page8 = pool.spec.layout == SPLIT8
     store = compiled.active()
     if store is not None:
-        if weights.dtype != torch.bfloat16:
-            raise ArgumentError("weights.dtype", weights.dtype, "torch.bfloat16 with kernels compiled ahead of time")
-        choice = {"shared": shared, "windowed": windowed, "dense": dense, "fast": fast, "page8": page8}
-        name = logits_name(call.heads, rows_per_wave, **choice)
+        name = logits_name(
+            call.heads,
+            rows_per_wave,
+            shared=shared,
+            windowed=windowed,
+            dense=dense,
+            fast=fast,
+            page8=page8,
+            float_weights=weights.dtype == torch.float32,
+        )
         store.launch(name, (blocks, 1 << shift, 1), arguments)
         return None
     from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
@@ -87,6 +99,11 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
         num_warps=1,
         enable_fp_fusion=True,
     )
+
+
+def _weights(call: LogitsCall) -> Tensor:
+    """Head weights in bfloat16 or float32, which kernels exist for; float16 has no exact place in the former."""
+    return call.weights if call.weights.dtype == torch.bfloat16 else call.weights.float()
 
 
 def _is_dense(pool: IndexPool) -> bool:

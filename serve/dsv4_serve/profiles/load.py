@@ -57,7 +57,7 @@ def apply(profile: Profile, resolved: Resolved) -> Profile:
     """The profile as it will be served: the same, with every resolved toggle in its field."""
     own = {field: resolved[toggle] for field, toggle in OWN_FIELDS.items()}
     indexer = {field: resolved[toggle] for field, toggle in INDEXER_FIELDS.items()}
-    free = {name: resolved[name] for name in sorted(FREE_FLAGS)}
+    free = {name: resolved[name] for name in sorted(FREE_FLAGS) if resolved[name] is not None}
     return profile.model_copy(
         update={
             **own,

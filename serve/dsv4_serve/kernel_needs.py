@@ -1,0 +1,30 @@
+"""Which kernels of ours a profile can launch: what `dsv4 kernels build --profile` compiles and a start checks for."""
+
+from __future__ import annotations
+
+from dsv4_kernels.registry import KernelVariant, LogitsShape, logits_variants
+from dsv4_serve.errors import UsageError
+from dsv4_serve.plan_command import config_path
+from dsv4_serve.planner.geometry import ModelGeometry
+from dsv4_serve.profiles.schema import Profile
+
+ARCH = "gfx950"
+
+
+def logits_shapes(profile: Profile) -> tuple[LogitsShape, ...]:
+    """Shapes of the paged logits that the profile's engine launches.
+
+    SGLang hands over bfloat16 head weights, the embedded engine float32; pages of 8 come beside those of 64.
+    """
+    heads = ModelGeometry.read(config_path(profile.model)).sizes["index_n_heads"]
+    paged = LogitsShape(heads, float_weights=profile.engine.name == "embedded")
+    page8 = bool(profile.toggles().get("DSV4_PAGE8"))
+    return (paged, LogitsShape(heads, page8=True)) if page8 else (paged,)
+
+
+def kernel_variants(profile: Profile) -> tuple[KernelVariant, ...]:
+    """The gfx950 kernels of `logits_shapes`. UsageError for a profile of another architecture, which needs none."""
+    if profile.hardware.arch != ARCH:
+        where = profile.hardware.arch
+        raise UsageError(f"profile {profile.name} serves on {where}: kernels compiled ahead of time are for {ARCH}")
+    return tuple(variant for shape in logits_shapes(profile) for variant in logits_variants(shape))
