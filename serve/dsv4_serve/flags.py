@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dsv4_serve.errors import UsageError
+from dsv4_serve.planner.quantity import parse_bytes
 
 Value = str | int | bool | None
 
@@ -37,6 +38,10 @@ def _parse_positive(text: str) -> int:
     return number
 
 
+def _parse_size(text: str) -> int:
+    return 0 if text.strip() == "0" else parse_bytes(text, "size")
+
+
 def _parse_text(text: str) -> str:
     if not text.strip():
         raise ValueError(text)
@@ -53,6 +58,7 @@ def _choice(*choices: str) -> Kind:
 
 
 BOOL = Kind("bool", "1|0 (also true|false, yes|no, on|off)", _parse_bool)
+SIZE = Kind("size", "a size such as 2GiB, 500MB or 1048576; 0 for none", _parse_size)
 COUNT = Kind("count", "an integer >= 1", _parse_positive)
 TEXT = Kind("text", "a non-empty text", _parse_text)
 PATH = Kind("path", "a path", _parse_text)
@@ -76,7 +82,7 @@ class Flag:
     def parse(self, text: str, origin: str) -> Value:
         try:
             return self.kind.parse(text)
-        except ValueError:
+        except (ValueError, UsageError):
             raise UsageError(f"{self.name}={text!r} ({origin}): accepted is {self.kind.accepted}") from None
 
 
@@ -87,6 +93,14 @@ class Conflict:
     when: tuple[str, Value]
     against: tuple[str, Value]
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A toggle that would have no effect, and is refused, unless another is set or on."""
+
+    name: str
+    needs: str
 
 
 FLAGS: tuple[Flag, ...] = (
@@ -106,12 +120,27 @@ FLAGS: tuple[Flag, ...] = (
     Flag("DSV4_KV_LAYOUT", _choice("v4", "v41", "bf16"), "v4", "layout of the main KV cache"),
     Flag("DSV4_SPECULATIVE", _choice("off", "eagle", "dspark"), "off", "speculative decoding"),
     Flag("DSV4_HICACHE", BOOL, False, "tiers of the KV cache beyond the device"),
+    Flag("DSV4_HICACHE_HOST_BYTES", SIZE, None, "host tier; unset, it has twice the pages of the device"),
+    Flag("DSV4_HICACHE_DISK_DIR", PATH, None, "directory of the disk tier, its own; unset, there is none"),
+    Flag("DSV4_HICACHE_DISK_BYTES", SIZE, 4 << 30, "what the disk tier may take"),
+    Flag(
+        "DSV4_HICACHE_WRITE_POLICY",
+        _choice("write_through", "write_back"),
+        "write_through",
+        "when a page goes down a tier: as soon as it is full, or when the tier above gives it up",
+    ),
     Flag(
         "DSV4_BACKEND",
         _choice("auto", "aiter", "gfx950", "hopper", "portable", "reference"),
         "auto",
         "backend of the indexer's kernels; auto takes the first that passes its known-answer test",
         True,
+    ),
+    Flag(
+        "DSV4_KERNELS_DIR",
+        PATH,
+        None,
+        "directory of `dsv4 kernels build`, from which a gfx950 engine loads its kernels instead of compiling them",
     ),
     Flag("DSV4_ALLOW_FALLBACK", BOOL, False, "serve without a kernel path that was asked for and is not there"),
     Flag("DSV4_SHADOW_RECALL", BOOL, False, "measure the indexer's recall on live requests", True),
@@ -129,4 +158,11 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(("DSV4_SPECULATIVE", "dspark"), ("DSV4_KV_LAYOUT", "v4"), "DSpark's draft comes with V4.1 only"),
     Conflict(("DSV4_ROWGROUP", True), ("DSV4_INDEXER_DTYPE", "fp8"), "row groups read fp4 index keys"),
     Conflict(("DSV4_ROWGROUP", True), ("DSV4_INDEXER_DTYPE", "bf16"), "row groups read fp4 index keys"),
+)
+
+REQUIREMENTS: tuple[Requirement, ...] = (
+    Requirement("DSV4_HICACHE_HOST_BYTES", "DSV4_HICACHE"),
+    Requirement("DSV4_HICACHE_DISK_DIR", "DSV4_HICACHE"),
+    Requirement("DSV4_HICACHE_DISK_BYTES", "DSV4_HICACHE_DISK_DIR"),
+    Requirement("DSV4_HICACHE_WRITE_POLICY", "DSV4_HICACHE"),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dsv4_serve.errors import UsageError
-from dsv4_serve.flags import BY_NAME, CONFLICTS, FLAGS, PREFIX, Flag, Value
+from dsv4_serve.flags import BY_NAME, CONFLICTS, FLAGS, PREFIX, REQUIREMENTS, Flag, Value
 
 Origin = Literal["default", "profile", "environment", "command line"]
 
@@ -96,9 +96,14 @@ def settle(profile: Mapping[str, Value], environ: Mapping[str, str], cli: Mappin
 
 
 def refuse_conflicts(resolved: Resolved) -> None:
-    """UsageError for the first declared conflict between two resolved values."""
+    """UsageError for the first declared conflict between two resolved values, or for a value without an effect."""
     for conflict in CONFLICTS:
         (name, value), (other, other_value) = conflict.when, conflict.against
         if resolved[name] == value and resolved[other] == other_value:
             one, two = resolved.settings[name], resolved.settings[other]
             raise UsageError(f"{one} conflicts with {two}: {conflict.why}")
+    for requirement in REQUIREMENTS:
+        setting = resolved.settings[requirement.name]
+        # What a profile holds is no request of this run: --no-hicache must be able to switch its tiers off.
+        if setting.origin in ("environment", "command line") and not resolved[requirement.needs]:
+            raise UsageError(f"{setting} has no effect without {requirement.needs}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prometheus_client import Metric
@@ -10,11 +10,13 @@ from prometheus_client.samples import Sample
 
 from dsv4_serve.front import Front
 from dsv4_serve.metrics.scrape import engine_families
+from dsv4_serve.planner.expected import Expected
 
 KV_FIELDS = {
     "dsv4_kv_capacity_tokens": "capacity_tokens",
     "dsv4_kv_capacity_bytes": "capacity_bytes",
     "dsv4_kv_used_tokens": "used_tokens",
+    "dsv4_kv_evictable_tokens": "evictable_tokens",
 }
 
 
@@ -69,7 +71,7 @@ async def status(front: Front) -> dict[str, Any]:
         "uptime_seconds": round(front.lifecycle.uptime, 1),
         **front.lifecycle.describe(),
         "warnings": list(front.warnings),
-        "kv": _kv(samples),
+        "kv": _kv(samples, front.metrics.expected),
         "prompt_tokens": samples.total("dsv4_prompt_tokens_total"),
         "cached_tokens": samples.by("dsv4_cached_tokens_total", "tier"),
         "generated_tokens": samples.total("dsv4_generated_tokens_total"),
@@ -82,8 +84,8 @@ async def status(front: Front) -> dict[str, Any]:
     }
 
 
-def _kv(samples: Samples) -> list[dict[str, Any]]:
-    """One row a region and tier, in the engine's order."""
+def _kv(samples: Samples, expected: Sequence[Expected]) -> list[dict[str, Any]]:
+    """One row a region and tier, in the engine's order, with what the planner expected of it."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for name, field in KV_FIELDS.items():
         for sample in samples.all(name):
@@ -93,4 +95,10 @@ def _kv(samples: Samples) -> list[dict[str, Any]]:
     for row in rows.values():
         if row["region"] in per_token:
             row["bytes_per_token"] = per_token[row["region"]]
+    for each in expected:
+        if (main := rows.get(("main", each.tier))) is not None:
+            main["expected_tokens"] = each.tokens
+        for region, size in each.regions.items():
+            if (row_of_region := rows.get((region, each.tier))) is not None:
+                row_of_region["expected_bytes"] = size
     return list(rows.values())

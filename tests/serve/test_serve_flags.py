@@ -116,13 +116,14 @@ COMMAND_TOGGLES = {
     "DSV4_MODEL": "/models/other",
     "DSV4_INDEXER_DTYPE": "fp8",
     "DSV4_KV_LAYOUT": "bf16",
+    "DSV4_HICACHE": "1",
+    "DSV4_KERNELS_DIR": "/opt/kernels",
 }
 REFUSED_TOGGLES = {
     "DSV4_TP": "2",
     "DSV4_EP": "2",
     "DSV4_DP": "2",
     "DSV4_SPECULATIVE": "eagle",
-    "DSV4_HICACHE": "1",
     "DSV4_ROWGROUP": "1",
     "DSV4_BACKEND": "gfx950",
     "DSV4_SHADOW_RECALL": "1",
@@ -132,6 +133,10 @@ ELSEWHERE = {
     "DSV4_PAGE8": "test_page8_reaches_the_engine_check",
     "DSV4_PROFILE": "test_serve_profiles",
     "DSV4_API_KEYS_FILE": "test_serve_gate",
+    "DSV4_HICACHE_HOST_BYTES": "test_serve_tiers",
+    "DSV4_HICACHE_DISK_DIR": "test_serve_tiers",
+    "DSV4_HICACHE_DISK_BYTES": "test_serve_tiers",
+    "DSV4_HICACHE_WRITE_POLICY": "test_serve_tiers",
     "DSV4_ALLOW_FALLBACK": "test_fallback_must_be_permitted",
 }
 

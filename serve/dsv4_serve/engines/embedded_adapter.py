@@ -15,10 +15,11 @@ from dsv4_serve.metrics.exposition import parse_engine_metrics
 from dsv4_serve.profiles.schema import Profile
 
 FIRST_GENERATION_SECONDS = 120.0
+TIERS = ("host", "disk")
 
 
 class EmbeddedAdapter:
-    """One process, one thread of torch on a CPU; no parallelism, speculation or tiers."""
+    """One process, one thread of torch on a CPU; no parallelism or speculation."""
 
     name = "embedded"
     accepts: Mapping[str, frozenset[Value]] = {
@@ -27,7 +28,6 @@ class EmbeddedAdapter:
         "DSV4_DP": frozenset({1}),
         "DSV4_KV_LAYOUT": frozenset({"v4", "bf16"}),
         "DSV4_SPECULATIVE": frozenset({"off"}),
-        "DSV4_HICACHE": frozenset({False}),
         "DSV4_BACKEND": frozenset({"auto", "reference"}),
         "DSV4_ROWGROUP": frozenset({False}),
         "DSV4_PAGE8": frozenset({False}),
@@ -38,7 +38,7 @@ class EmbeddedAdapter:
         self.run = run
 
     def command(self, profile: Profile) -> list[str]:
-        options = {
+        options: dict[str, object] = {
             "--model-path": self.run.model_dir,
             "--host": "127.0.0.1",
             "--port": self.run.port,
@@ -50,10 +50,16 @@ class EmbeddedAdapter:
             "--max-queued-requests": profile.engine.max_queued_requests,
             "--context-length": profile.model.context_length,
         }
+        kernels = profile.toggles().get("DSV4_KERNELS_DIR")
+        if kernels is not None:
+            options["--kernels-dir"] = kernels
+        if profile.hicache:
+            options |= _tiers(profile)
         words = [str(word) for option in options.items() for word in option]
         json_logs = ["--json-logs"] if self.run.json_logs else []
+        hicache = ["--hicache"] if profile.hicache else []
         engine = [sys.executable, "-m", "dsv4_serve.engines.embedded"]
-        return [*engine, *words, *json_logs, *profile.engine.extra_args]
+        return [*engine, *words, *hicache, *json_logs, *profile.engine.extra_args]
 
     def environment(self, profile: Profile) -> dict[str, str]:
         return dict(profile.env)
@@ -82,7 +88,13 @@ class EmbeddedAdapter:
             "indexer_dtype": profile.indexer.dtype,
             "kv_dtype": profile.kv_layout,
             "context_length": profile.model.context_length,
+            "hicache": profile.hicache,
         }
+        if profile.hicache:
+            asked |= {"write_policy": profile.hicache_write_policy, "disk_dir": profile.hicache_disk_dir}
+            asked |= {f"tiers.{name}": wanted for name, wanted in _tier_bytes(profile).items()}
+            tiers = effective.get("tiers", {})
+            effective = effective | {f"tiers.{name}": tiers.get(name, {}).get("limit_bytes") for name in TIERS}
         found = [
             f"{name}: asked was {wanted}, in effect is {effective.get(name, 'not reported')}"
             for name, wanted in asked.items()
@@ -96,6 +108,23 @@ class EmbeddedAdapter:
     async def running(self, client: EngineClient) -> int:
         info = await self.effective(client)
         return int(info["running"]) + int(info["queued"])
+
+
+def _tiers(profile: Profile) -> dict[str, object]:
+    """Options of the tiers, with the words that were asked for; what was not is the engine's own default."""
+    options = {
+        "--host-bytes": profile.hicache_host_bytes,
+        "--disk-dir": profile.hicache_disk_dir,
+        "--disk-bytes": profile.hicache_disk_bytes if profile.hicache_disk_dir is not None else None,
+        "--write-policy": profile.hicache_write_policy,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _tier_bytes(profile: Profile) -> dict[str, int | None]:
+    """The limits of the tiers that were asked for, None for a tier that must not be there."""
+    host = {} if profile.hicache_host_bytes is None else {"host": profile.hicache_host_bytes or None}
+    return host | {"disk": profile.hicache_disk_bytes if profile.hicache_disk_dir is not None else None}
 
 
 def _backend_differences(profile: Profile, effective: dict[str, Any]) -> list[str]:

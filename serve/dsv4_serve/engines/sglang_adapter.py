@@ -29,6 +29,9 @@ class SglangAdapter:
         "DSV4_KV_LAYOUT": frozenset({"v4", "v41"}),
         "DSV4_BACKEND": frozenset({"auto", "aiter"}),
         "DSV4_SHADOW_RECALL": frozenset({False}),
+        # Sized by --hicache-ratio: SGLang refuses bytes for this model.
+        "DSV4_HICACHE_HOST_BYTES": frozenset({None}),
+        "DSV4_HICACHE_DISK_DIR": frozenset({None}),
     }
 
     def __init__(self, run: EngineRun) -> None:

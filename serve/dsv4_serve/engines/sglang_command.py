@@ -34,11 +34,7 @@ SPECULATIVE: dict[str, dict[str, Option]] = {
 }
 
 # The split index pool is mirrored on the host by whole pages; SGLang refuses a size in bytes for this model.
-HICACHE: dict[str, Option] = {
-    "--enable-hierarchical-cache": None,
-    "--hicache-ratio": 2,
-    "--hicache-write-policy": "write_through",
-}
+HICACHE: dict[str, Option] = {"--enable-hierarchical-cache": None, "--hicache-ratio": 2}
 
 
 def command(profile: Profile, run: EngineRun) -> list[str]:
@@ -49,7 +45,7 @@ def command(profile: Profile, run: EngineRun) -> list[str]:
         **_parallelism(profile),
         **_model(profile),
         **SPECULATIVE[profile.speculative],
-        **(HICACHE if profile.hicache else {}),
+        **(HICACHE | {"--hicache-write-policy": profile.hicache_write_policy} if profile.hicache else {}),
     }
     words = [word for name, value in options.items() for word in _words(name, value)]
     return [str(Path(sys.executable).with_name("sglang")), "serve", *words, *profile.engine.extra_args]
@@ -68,8 +64,10 @@ def environment(profile: Profile) -> dict[str, str]:
         "SGLANG_HIP_FP4_INDEXER_ROWGROUP": rowgroup and v41,
         "SGLANG_HIP_DSV41_INDEX_K_PAGE8": page8,
     }
-    layout = {"SGLANG_DSV4_KV_LAYOUT": profile.kv_layout}
-    return {name: str(int(on)) for name, on in switches.items()} | layout | profile.env
+    texts: dict[str, str] = {"SGLANG_DSV4_KV_LAYOUT": profile.kv_layout}
+    if toggles.get("DSV4_KERNELS_DIR") is not None:
+        texts["DSV4_KERNELS_DIR"] = str(toggles["DSV4_KERNELS_DIR"])
+    return {name: str(int(on)) for name, on in switches.items()} | texts | profile.env
 
 
 def fp4_flag(profile: Profile) -> bool:

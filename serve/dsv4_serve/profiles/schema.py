@@ -82,6 +82,10 @@ class Profile(Part):
     kv_layout: Literal["v4", "v41", "bf16"] = "v4"
     speculative: Literal["off", "eagle", "dspark"] = "off"
     hicache: bool = False
+    hicache_host_bytes: Annotated[int, Field(ge=0, strict=True)] | None = None
+    hicache_disk_dir: str | None = None
+    hicache_disk_bytes: Count = 4 << 30
+    hicache_write_policy: Literal["write_through", "write_back"] = "write_through"
     flags: dict[str, str | int | bool] = {}
     env: dict[str, str] = {}
     trained: bool
@@ -132,10 +136,16 @@ OWN_FIELDS = {
     "kv_layout": "DSV4_KV_LAYOUT",
     "speculative": "DSV4_SPECULATIVE",
     "hicache": "DSV4_HICACHE",
+    "hicache_host_bytes": "DSV4_HICACHE_HOST_BYTES",
+    "hicache_disk_dir": "DSV4_HICACHE_DISK_DIR",
+    "hicache_disk_bytes": "DSV4_HICACHE_DISK_BYTES",
+    "hicache_write_policy": "DSV4_HICACHE_WRITE_POLICY",
 }
 INDEXER_FIELDS = {"dtype": "DSV4_INDEXER_DTYPE", "backend": "DSV4_BACKEND"}
 # The other toggles have a field of their own, or choose the profile itself.
-FREE_FLAGS = frozenset({"DSV4_ROWGROUP", "DSV4_PAGE8", "DSV4_SHADOW_RECALL", "DSV4_ALLOW_FALLBACK"})
+FREE_FLAGS = frozenset(
+    {"DSV4_ROWGROUP", "DSV4_PAGE8", "DSV4_SHADOW_RECALL", "DSV4_ALLOW_FALLBACK", "DSV4_KERNELS_DIR"}
+)
 
 
 def _text(value: str | int | bool) -> str:

@@ -92,8 +92,9 @@ function showHead(status) {
 function showTables(status) {
   fill("kv", status.kv.map((r) => {
     const share = r.capacity_tokens && r.used_tokens !== undefined ? r.used_tokens / r.capacity_tokens : null;
-    return row([r.region.replaceAll("_", " "), tierName(r.tier), bar(share), right(count(r.used_tokens)), right(count(r.capacity_tokens)),
-      right(bytes(r.capacity_bytes)), right(r.bytes_per_token === undefined ? "–" : String(+r.bytes_per_token.toFixed(2)))]);
+    const planned = r.expected_tokens !== undefined ? `${count(r.expected_tokens)} tokens` : bytes(r.expected_bytes);
+    return row([r.region.replaceAll("_", " "), tierName(r.tier), bar(share), right(count(r.used_tokens)), right(count(r.evictable_tokens)),
+      right(count(r.capacity_tokens)), right(bytes(r.capacity_bytes)), right(planned), right(r.bytes_per_token === undefined ? "–" : String(+r.bytes_per_token.toFixed(2)))]);
   }), "kv-absent");
   const launches = Object.entries(status.indexer_launches).map(([name, value]) => row([name, right(count(value))]));
   const fallbacks = Object.entries(status.indexer_fallbacks).map(([name, value]) => row([`fallback: ${name}`, right(count(value))]));

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .config import Device, IndexerDtype, KVDtype
-from .options import EngineOptions
+from .options import EngineOptions, WritePolicy
 
 DEFAULT_PORT = 8010
 
@@ -45,6 +45,12 @@ def parse_args(argv: Sequence[str]) -> ProcessArgs:
             chunk_tokens=args.chunk_tokens,
             threads=args.threads,
             device=args.device,
+            kernels_dir=args.kernels_dir,
+            hicache=args.hicache,
+            host_bytes=args.host_bytes,
+            disk_dir=args.disk_dir,
+            disk_bytes=args.disk_bytes,
+            write_policy=args.write_policy,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -88,7 +94,13 @@ def _add_engine_options(parser: argparse.ArgumentParser, defaults: EngineOptions
     add("--max-queued-requests", "requests that may wait; more are refused with 429", type=int)
     add("--context-length", "tokens of prompt and answer together (default: the model's)", type=int)
     add("--chunk-tokens", "prompt tokens of one step", type=int)
+    add("--kernels-dir", "kernels of `dsv4 kernels build`, for a gfx950 device", type=Path)
     add("--device", "where tensors live; cuda is for checking kernels on a GPU", choices=get_args(Device))
+    parser.add_argument("--hicache", action="store_true", help="tiers of the prefix cache below the pools")
+    add("--host-bytes", "host memory of the tiers; 0 for none (default: twice the pools)", type=int)
+    add("--disk-dir", "directory of the disk tier, its own", type=Path)
+    add("--disk-bytes", "what the disk tier may take", type=int)
+    add("--write-policy", "when pages go down a tier", choices=get_args(WritePolicy))
     add("--threads", "CPU threads; 0 is automatic", type=int)
 
 

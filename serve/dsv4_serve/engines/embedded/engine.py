@@ -21,6 +21,8 @@ from .running import Request
 from .sampler import RequestSampler
 from .scheduler import Scheduler
 from .statistics import EngineStatistics
+from .tiers.cache_tiers import CacheTiers, tier_names
+from .tiers.fingerprint import tier_fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +36,16 @@ class AsyncEngine:
     def __init__(self, built: Built, options: EngineOptions) -> None:
         self.model_config, self.context_length, self.model = built.config, built.context_length, built.model
         self.options, self.startup_phases = options, built.phases
-        self.statistics = EngineStatistics()
-        self.cache = RadixCache(self.model.pools, options.prefix_cache)
-        self.scheduler = Scheduler(self.model, self.cache, options, self.statistics)
-        self.statistics.registry.register(StateCollector(self.model.pools, self.cache, self.scheduler))
         self._commands: deque[Command] = deque()
         self._outbox = Outbox()
         self._wake = threading.Condition()
+        self.statistics = EngineStatistics(("gpu", *tier_names(options)))
+        self.tiers = CacheTiers(self.model.pools, options, self._fingerprint, self.statistics.tiers, self._notify)
+        self.cache = RadixCache(self.model.pools, options.prefix_cache, self.tiers.node_lost)
+        self.scheduler = Scheduler(self.model, self.cache, self.tiers, options, self.statistics)
+        self.statistics.registry.register(StateCollector(self.model.pools, self.cache, self.tiers, self.scheduler))
         self._stopping = False
+        self._clean = True
         self._death: str | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -60,6 +64,7 @@ class AsyncEngine:
         self._notify()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self.tiers.close, list(self.cache.nodes()) if self._clean else [])
 
     def dead(self) -> str | None:
         """Why the engine loop ended, or None while it lives."""
@@ -104,15 +109,22 @@ class AsyncEngine:
         """Evict every cached page that no running request holds; returns how many."""
         return await self._between_steps(self.cache.forget)
 
+    async def drain_tiers(self) -> None:
+        """Wait until the disk tier has every page that it was given."""
+        await asyncio.to_thread(self.tiers.drain)
+
     def server_info(self) -> dict[str, object]:
         """Effective configuration, capacities by region and the state of the queues."""
         queues = {"running": len(self.scheduler.running), "queued": len(self.scheduler.waiting)}
-        effective = describe(self.options, self.context_length, self.model.pools)
+        effective = describe(self.options, self.context_length, self.model.pools, self.tiers)
         return {**effective, **queues, "startup_phases": self.startup_phases}
 
     def metrics_text(self) -> str:
         """Prometheus exposition of the engine's families."""
         return exposition(self.statistics)
+
+    def _fingerprint(self) -> str:
+        return tier_fingerprint(self.options, self.model_config, self.context_length, self.model.pools)
 
     def _submit(self, request: Request) -> None:
         try:
@@ -160,6 +172,7 @@ class AsyncEngine:
                     self._outbox.flush()
         except Exception as error:
             log.exception("the engine loop failed")
+            self._clean = False
             reason = f"the engine loop failed: {type(error).__name__}: {error}"
         self._die(reason)
 

@@ -13,6 +13,7 @@ from .pools import CachePools
 from .radix import RadixCache
 from .scheduler import Scheduler
 from .statistics import EngineStatistics
+from .tiers.cache_tiers import CacheTiers
 
 TIER = "gpu"
 """The tier of the engine's own pools, whatever device they are on: the one that attention reads."""
@@ -21,8 +22,8 @@ TIER = "gpu"
 class StateCollector:
     """Gauges read from the engine's state when Prometheus asks."""
 
-    def __init__(self, pools: CachePools, cache: RadixCache, scheduler: Scheduler) -> None:
-        self._pools, self._cache, self._scheduler = pools, cache, scheduler
+    def __init__(self, pools: CachePools, cache: RadixCache, tiers: CacheTiers, scheduler: Scheduler) -> None:
+        self._pools, self._cache, self._tiers, self._scheduler = pools, cache, tiers, scheduler
 
     def collect(self) -> Iterator[Metric]:
         """Every family of this collector."""
@@ -45,6 +46,14 @@ class StateCollector:
             size.add_metric([region.name, TIER], region.bytes)
             used.add_metric([region.name, TIER], used_tokens[region.name])
             each.add_metric([region.name], region.bytes_per_token)
+        for tier in self._tiers.usage():
+            used_tokens = self._pools.tokens_of(tier.used, tier.used)
+            for region in self._pools.regions_of(tier.groups, tier.groups):
+                tokens.add_metric([region.name, tier.name], region.tokens)
+                size.add_metric([region.name, tier.name], region.bytes)
+                used.add_metric([region.name, tier.name], used_tokens[region.name])
+            # Nothing holds a page of a lower tier: what a request needs is copied to the device first.
+            idle.add_metric(["main", tier.name], used_tokens["main"])
         yield from (tokens, size, used, idle, each)
 
 

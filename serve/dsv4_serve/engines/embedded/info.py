@@ -10,9 +10,15 @@ from dsv4_kernels import backends
 
 from .options import EngineOptions
 from .pools import CachePools
+from .tiers.cache_tiers import CacheTiers
 
 
-def describe(options: EngineOptions, context_length: int, pools: CachePools) -> dict[str, object]:
+def kernels_in_use(options: EngineOptions) -> str | None:
+    """The directory that compiled kernels were loaded from; none on a CPU."""
+    return str(options.kernels_dir) if options.kernels_dir is not None and options.device != "cpu" else None
+
+
+def describe(options: EngineOptions, context_length: int, pools: CachePools, tiers: CacheTiers) -> dict[str, object]:
     """The effective configuration as plain data, for `/server_info` and the manifest."""
     used = pools.used_tokens()
     return {
@@ -25,6 +31,7 @@ def describe(options: EngineOptions, context_length: int, pools: CachePools) -> 
         "hadamard": options.hadamard,
         "index_convention": pools.spec.convention.name,
         "device": options.device,
+        "kernels_dir": kernels_in_use(options),
         "threads": options.threads or 1,
         "page_tokens": pools.page_tokens,
         "index_bytes_per_compressed_token": pools.index_bytes_per_token(),
@@ -33,6 +40,17 @@ def describe(options: EngineOptions, context_length: int, pools: CachePools) -> 
         "max_queued_requests": options.max_queued_requests,
         "chunk_tokens": options.chunk_tokens,
         "prefix_cache": options.prefix_cache,
+        "hicache": options.hicache,
+        "write_policy": options.write_policy if options.hicache else None,
+        "disk_dir": None if options.disk_dir is None else str(options.disk_dir),
+        "tiers": {
+            tier.name: {
+                "limit_bytes": tier.limit_bytes,
+                "tokens": tier.groups * pools.page_tokens,
+                "used_tokens": tier.used * pools.page_tokens,
+            }
+            for tier in tiers.usage()
+        },
         "free_pages": pools.pages.free,
         "backends": [dataclasses.asdict(selection) for selection in backends.selections(torch.device(options.device))],
         "regions": {

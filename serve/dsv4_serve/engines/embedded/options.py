@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from dsv4_kernels.formats import CONVENTIONS
 
 from .config import PAGE_TOKENS, Device, IndexerDtype, KVDtype
 from .geometry import TILE_TOKENS
+
+WritePolicy = Literal["write_through", "write_back"]
+DISK_BYTES = 4 << 30
 
 
 class OptionError(ValueError):
@@ -25,6 +28,10 @@ class EngineOptions:
     (default: one for each page). `context_length` None takes the model's own. `device` cuda is for checking kernels on
     a GPU; only on the CPU are results bit-identical whatever is batched together. `index_topk` None takes the model's
     own; another number, and another FP4 `index_convention` than the product's, are for measuring (`dsv4 eval`).
+    `kernels_dir` holds gfx950 kernels compiled ahead of time, which a CPU does not load.
+
+    `hicache` adds tiers below the pools: `host_bytes` of host memory (None: twice the pools; 0: none) and, in a
+    directory of its own, `disk_bytes` of disk. See `tiers.cache_tiers` for the write policies.
     """
 
     model_path: Path
@@ -43,7 +50,13 @@ class EngineOptions:
     chunk_tokens: int = 512
     threads: int = 0
     device: Device = "cpu"
+    kernels_dir: Path | None = None
     prefix_cache: bool = True
+    hicache: bool = False
+    host_bytes: int | None = None
+    disk_dir: Path | None = None
+    disk_bytes: int = DISK_BYTES
+    write_policy: WritePolicy = "write_through"
 
     def __post_init__(self) -> None:
         def require(ok: bool, name: str, accepted: str) -> None:
@@ -75,4 +88,15 @@ class EngineOptions:
             positive(name)
         require(self.max_queued_requests >= 0, "max_queued_requests", "0 or a positive integer")
         require(self.cached_tails is None or self.cached_tails >= 0, "cached_tails", "0 or a positive integer")
+        require(self.write_policy in get_args(WritePolicy), "write_policy", "write_through or write_back")
+        require(self.host_bytes is None or self.host_bytes >= 0, "host_bytes", "0 (no host tier) or a positive integer")
+        positive("disk_bytes")
+        require(self.prefix_cache or not self.hicache, "hicache", "False without a prefix cache")
+        for name in ("host_bytes", "disk_dir"):
+            require(self.hicache or getattr(self, name) is None, name, "unset unless hicache is on")
+        require(
+            not self.hicache or self.host_bytes != 0 or self.disk_dir is not None,
+            "host_bytes",
+            "above 0 when there is no disk_dir: hicache needs a tier",
+        )
         require(self.threads >= 0, "threads", "0 (automatic) or a positive integer")

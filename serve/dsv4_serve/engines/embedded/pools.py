@@ -7,6 +7,7 @@ of every layer and the overlap state of the compressors. Page 0 and tail 0 are r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -94,32 +95,55 @@ class CachePools:
         """A tail's window rows of a layer, float32 [128, 512]."""
         return self._windows[layer].read(tail * WINDOW + torch.arange(WINDOW))
 
+    def page_parts(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Everything that a page holds: its region and a layer's tensor, as bytes [pages + 1, n]."""
+        for layer, pages in self.entries.items():
+            yield f"c{self._config.compress_ratios[layer]}", pages.buffer
+        for pool in self.index.values():
+            for spec in pool.spec.layout.tensors:
+                region = "index_scale" if spec.name == "scale" else "index_payload"
+                yield region, _as_bytes(pool.tensors[spec.name])
+
+    def tail_parts(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Everything that a tail holds: its region and a layer's tensor, as bytes [tails + 1, n]."""
+        for window in self._windows.values():
+            yield "window", window.buffer
+        for state in (*self.overlap.values(), *self.index_overlap.values()):
+            yield "state", _as_bytes(state)
+
     def regions(self) -> list[Region]:
         """Capacity by region. The reserved page and tail are not counted: nothing is ever stored there."""
-        entries = self.pages.total * (PAGE_TOKENS // 4)
+        return self.regions_of(self.pages.total, self.tails.total)
+
+    def regions_of(self, pages: int, tails: int) -> list[Region]:
+        """What `pages` pages and `tails` tails hold by region, in whichever tier they lie."""
         layout, c4, c128 = self.spec.layout, *(len(self._config.layers_of_ratio(r)) for r in (4, 128))
-        c4_bytes = self.pages.total * c4 * page_bytes(self._format, PAGE_TOKENS // 4)
-        c128_bytes = self.pages.total * c128 * page_bytes(self._format, PAGE_TOKENS // 128)
-        tails, layers = self.tails.total, self._config.num_hidden_layers
-        window = tails * layers * page_bytes(self._format, WINDOW)
-        state = sum(_bytes(t[1:]) for t in (*self.overlap.values(), *self.index_overlap.values()))
+        tokens = self.tokens_of(pages, tails)
+        entries = tokens["index_payload"]
+        c4_bytes = pages * c4 * page_bytes(self._format, PAGE_TOKENS // 4)
+        c128_bytes = pages * c128 * page_bytes(self._format, PAGE_TOKENS // 128)
+        layers = self._config.num_hidden_layers
+        state = tails * sum(_bytes(t[:1]) for t in (*self.overlap.values(), *self.index_overlap.values()))
         found = [
-            Region("main", self.capacity_tokens, c4_bytes + c128_bytes, 1),
-            Region("c4", entries, c4_bytes, c4),
-            Region("c128", self.pages.total * (PAGE_TOKENS // 128), c128_bytes, c128),
+            Region("main", tokens["main"], c4_bytes + c128_bytes, 1),
+            Region("c4", tokens["c4"], c4_bytes, c4),
+            Region("c128", tokens["c128"], c128_bytes, c128),
             Region("index_payload", entries, entries * c4 * layout.payload_bytes, c4),
             Region("index_scale", entries, entries * c4 * layout.scale_bytes, c4),
-            Region("window", tails * WINDOW, window, layers),
-            Region("state", tails * OVERLAP_TOKENS, state, c4),
+            Region("window", tokens["window"], tails * layers * page_bytes(self._format, WINDOW), layers),
+            Region("state", tokens["state"], state, c4),
         ]
         return [region for region in found if region.bytes]
 
-    def used_tokens(self) -> dict[str, int]:
-        """Tokens in allocated pages and tails by region, in the same unit as `regions`."""
-        pages, tails = self.pages.used, self.tails.used
+    def tokens_of(self, pages: int, tails: int) -> dict[str, int]:
+        """Tokens in so many pages and tails by region, in the unit of `Region.tokens`."""
         per_page = {"main": PAGE_TOKENS, "c4": 64, "c128": 2, "index_payload": 64, "index_scale": 64}
         per_tail = {"window": WINDOW, "state": OVERLAP_TOKENS}
-        used = {name: pages * n for name, n in per_page.items()} | {name: tails * n for name, n in per_tail.items()}
+        return {name: pages * n for name, n in per_page.items()} | {name: tails * n for name, n in per_tail.items()}
+
+    def used_tokens(self) -> dict[str, int]:
+        """Tokens in allocated pages and tails by region, in the same unit as `regions`."""
+        used = self.tokens_of(self.pages.used, self.tails.used)
         return {region.name: used[region.name] for region in self.regions()}
 
     def index_bytes_per_token(self) -> float:
@@ -148,3 +172,7 @@ class CachePools:
 
 def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(tensor.shape[0], -1).view(torch.uint8)

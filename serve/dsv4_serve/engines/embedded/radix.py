@@ -8,20 +8,25 @@ compressor state at its end); a hit ends at the deepest node that has one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .config import PAGE_TOKENS
 from .pools import CachePools
+from .prefix_key import ROOT, prefix_key
 
 Key = tuple[int, ...]
 
 
 @dataclass(eq=False)
 class Node:
-    """A cached page. `users` counts running requests that hold it; `used_at` orders eviction."""
+    """A cached page. `users` counts running requests that hold it; `used_at` orders eviction.
+
+    `prefix` names the whole prefix that ends with this page, wherever it is kept.
+    """
 
     key: Key
+    prefix: bytes
     page: int
     parent: Node | None
     tail: int | None = None
@@ -31,11 +36,13 @@ class Node:
 
 
 class RadixCache:
-    """Owns the pages and tails of its nodes in `pools`."""
+    """Owns the pages and tails of its nodes in `pools`. `on_loss` is told of a node before its page or tail goes."""
 
-    def __init__(self, pools: CachePools, enabled: bool = True) -> None:
-        self._pools, self._enabled = pools, enabled
-        self._root = Node((), 0, None)
+    def __init__(
+        self, pools: CachePools, enabled: bool = True, on_loss: Callable[[Node], None] = lambda node: None
+    ) -> None:
+        self._pools, self._enabled, self._on_loss = pools, enabled, on_loss
+        self._root = Node((), ROOT, 0, None)
         self._clock = itertools.count(1)
         self._unheld = 0
 
@@ -44,6 +51,13 @@ class RadixCache:
 
         They come from the root down; the last one has a tail.
         """
+        path = self.lookup(token_ids)
+        for held in path:
+            self.hold(held)
+        return path
+
+    def lookup(self, token_ids: Sequence[int]) -> list[Node]:
+        """What `match` would find, not held."""
         path: list[Node] = []
         node = self._root
         for start in range(0, len(token_ids) - PAGE_TOKENS, PAGE_TOKENS):
@@ -54,8 +68,6 @@ class RadixCache:
             node = child
         while path and path[-1].tail is None:
             path.pop()
-        for held in path:
-            self.hold(held)
         return path
 
     def hold(self, node: Node) -> None:
@@ -83,7 +95,7 @@ class RadixCache:
         key = tuple(token_ids)
         node = above.children.get(key)
         if node is None:
-            node = Node(key, page, above)
+            node = Node(key, prefix_key(above.prefix, key), page, above)
             above.children[key] = node
             self._unheld += 1
         else:
@@ -104,7 +116,9 @@ class RadixCache:
         if tail is None:
             owners = [n for n in self.nodes() if n.tail is not None and n.users == 0]
             if owners:
-                self._drop_tail(min(owners, key=lambda n: n.used_at))
+                oldest = min(owners, key=lambda n: n.used_at)
+                self._on_loss(oldest)
+                self._drop_tail(oldest)
                 tail = self._pools.tails.take()
         return tail
 
@@ -142,6 +156,7 @@ class RadixCache:
 
     def _remove(self, node: Node) -> None:
         assert node.parent is not None
+        self._on_loss(node)
         self._drop_tail(node)
         self._pools.pages.give(node.page)
         self._unheld -= 1

@@ -10,6 +10,7 @@ from .config import PAGE_TOKENS
 from .radix import Node
 from .request import EngineError, SamplingParams, TokenOutput
 from .sampler import RequestSampler
+from .tiers.io_thread import Fetch
 
 Sink = Callable[[TokenOutput | EngineError], None]
 
@@ -19,7 +20,8 @@ class Request:
     """One completion in progress. `sink` receives its tokens, or the error that ended it.
 
     `computed` counts the tokens whose cache entries exist. `pages` covers them and what was reserved beyond;
-    `nodes` are the held nodes of the prefix cache for the leading full pages. slot 0 means: not running.
+    `nodes` are the held nodes of the prefix cache for the leading full pages. slot 0 means: not running. `fetch` is
+    what a waiting request has asked of the disk.
     """
 
     request_id: str
@@ -30,6 +32,7 @@ class Request:
     output_ids: list[int] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
+    fetch: Fetch | None = None
     slot: int = 0
     computed: int = 0
     cached_tokens: int | None = None

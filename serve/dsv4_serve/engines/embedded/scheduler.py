@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -23,6 +24,11 @@ from .request import EngineError, FinishReason, PromptTooLong, QueueFull, TokenO
 from .running import Request
 from .sampler import sample
 from .statistics import EngineStatistics
+from .tiers.cache_tiers import CacheTiers
+from .tiers.prefix_loader import PrefixLoader
+
+LOOK_AHEAD = 8
+"""Waiting requests that may read from the disk at the same time; it bounds the memory of what was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +42,17 @@ class Work:
 class Scheduler:
     """Owns the queues; `step` runs the model once. Not thread-safe: one thread calls it."""
 
-    def __init__(self, model: Model, cache: RadixCache, options: EngineOptions, statistics: EngineStatistics) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cache: RadixCache,
+        tiers: CacheTiers,
+        options: EngineOptions,
+        statistics: EngineStatistics,
+    ) -> None:
         self._model, self._cache, self._options, self._statistics = model, cache, options, statistics
-        self._pools = model.pools
+        self._pools, self._tiers = model.pools, tiers
+        self._loader = PrefixLoader(model.pools, cache, tiers)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
 
@@ -68,10 +82,12 @@ class Scheduler:
             self._stop_running(request)
         elif request in self.waiting:
             self.waiting.remove(request)
+            self._loader.abandon(request)
 
     @property
     def idle(self) -> bool:
-        return not self.running and not self.waiting
+        """Nothing can be done now: no request is here, or all wait for pages from the disk."""
+        return not self.running and all(map(self._loader.on_its_way, islice(self.waiting, LOOK_AHEAD)))
 
     def step(self) -> None:
         """Admit, run the model once, sample, deliver."""
@@ -104,24 +120,34 @@ class Scheduler:
             raise RuntimeError(f"{unheld} pages are held by no request, the prefix cache counts another number")
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self._options.max_running_requests:
-            request = self.waiting[0]
+        passed_over = 0
+        for request in list(self.waiting):
+            if passed_over == LOOK_AHEAD or len(self.running) == self._options.max_running_requests:
+                return
+            if self._loader.on_its_way(request):
+                passed_over += 1
+                continue
             nodes = self._cache.match(request.tokens(0, request.length)) if self._cache.enabled else []
             missing = -(-(request.length + 1) // PAGE_TOKENS) - len(nodes)
             # A lone request always fits (see check), so this cannot wait for ever.
             if missing > self._pools.pages.free + self._cache.evictable_pages:
                 self._cache.release(nodes)
                 return
-            self.waiting.popleft()
+            self.waiting.remove(request)
             self._start(request, nodes, missing)
 
     def _start(self, request: Request, nodes: list[Node], missing: int) -> None:
         slot = self._pools.slots.take()
         assert slot is not None
+        loaded = self._loader.load(request, nodes)
+        cached = {"gpu": len(nodes) * PAGE_TOKENS, "host": 0, "disk": 0}
+        for found in loaded:
+            cached[found.tier] += PAGE_TOKENS
+        nodes = [*nodes, *(found.node for found in loaded)]
         request.slot, request.nodes = slot, nodes
         request.pages = [node.page for node in nodes]
         request.computed = len(nodes) * PAGE_TOKENS
-        for _ in range(missing):
+        for _ in range(missing - len(loaded)):
             page = self._cache.take_page()
             assert page is not None
             request.pages.append(page)
@@ -131,7 +157,7 @@ class Scheduler:
             self._model.restore_tail(slot, request.computed, nodes[-1].tail)
         if request.cached_tokens is None:
             request.cached_tokens = request.computed
-            self._statistics.admitted(len(request.prompt_ids), request.computed)
+            self._statistics.admitted(len(request.prompt_ids), cached)
         self.running.append(request)
 
     def _plan(self) -> list[Work]:
@@ -187,6 +213,7 @@ class Scheduler:
             node.tail = self._cache.take_tail()
             if node.tail is not None:
                 self._model.save_tail(request.slot, request.computed, node.tail)
+        self._tiers.page_filled(node)
 
     def _sample(self, logits: torch.Tensor, requests: list[Request]) -> None:
         finite = logits.isfinite().all(-1).tolist()

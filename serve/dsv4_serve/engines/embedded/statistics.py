@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from dsv4_serve.metrics.names import BEYOND, PROMPT_LENGTHS, length_label
 
 from .running import Request
+from .tiers.tier_counters import TierCounters
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
 class EngineStatistics:
-    """Counters and histograms of one engine, in a registry of their own."""
+    """Counters and histograms of one engine with these tiers, in a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, tiers: Sequence[str] = ("gpu",)) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self.tiers = TierCounters(self.registry, [tier for tier in tiers if tier != "gpu"])
 
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(name, text, labels, registry=self.registry)
 
         self._prompt = counter("dsv4_prompt_tokens", "prompt tokens of admitted requests")
         self._cached = counter("dsv4_cached_tokens", "prompt tokens that came from a prefix cache", ("tier",))
-        self._cached.labels("gpu")
         self._prompt_by_length = counter("dsv4_prompt_tokens_by_length", "the same by prompt length", ("length",))
         self._cached_by_length = counter(
             "dsv4_cached_tokens_by_length", "the same by prompt length", ("length", "tier")
         )
         # A series that begins with its first increment hides it from every rate.
+        for tier in tiers:
+            self._cached.labels(tier)
         for length in (*map(str, PROMPT_LENGTHS), BEYOND):
             self._prompt_by_length.labels(length)
-            self._cached_by_length.labels(length, "gpu")
+            for tier in tiers:
+                self._cached_by_length.labels(length, tier)
         self._nonfinite = counter("dsv4_nonfinite_logits", "requests ended because of a NaN or an infinity")
         self._generated = counter("dsv4_generated_tokens", "generated tokens")
         self._retracted = counter("dsv4_retracted_requests", "running requests that gave their pages back and waited")
@@ -50,13 +55,15 @@ class EngineStatistics:
             registry=self.registry,
         )
 
-    def admitted(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """A request started for the first time."""
-        self._prompt.inc(prompt_tokens)
-        self._cached.labels("gpu").inc(cached_tokens)
+    def admitted(self, prompt_tokens: int, cached_tokens: Mapping[str, int]) -> None:
+        """A request started for the first time; `cached_tokens` of its prompt by the tier that they came from."""
         length = length_label(prompt_tokens)
+        self._prompt.inc(prompt_tokens)
         self._prompt_by_length.labels(length).inc(prompt_tokens)
-        self._cached_by_length.labels(length, "gpu").inc(cached_tokens)
+        for tier, tokens in cached_tokens.items():
+            if tokens:
+                self._cached.labels(tier).inc(tokens)
+                self._cached_by_length.labels(length, tier).inc(tokens)
 
     def nonfinite(self) -> None:
         """A request ended because its logits were not all finite."""
