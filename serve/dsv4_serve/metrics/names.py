@@ -214,10 +214,3 @@ BY_NAME: dict[str, MetricName] = {entry.name: entry for entry in NAMES}
 # Requests end with the HTTP status they were given, or with one of these when the stream broke off later.
 CLIENT_LEFT = 499
 ENGINE_BROKE_OFF = 502
-    _launcher(
-        "dsv4_engine_restarts_total",
-        "counter",
-        ("cause",),
-        "restarts",
-        "starts of another engine, by what ended the one before",
-    ),

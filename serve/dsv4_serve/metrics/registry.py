@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from dsv4_serve.metrics.device_memory import DeviceMemoryCollector
-from dsv4_serve.failure import CAUSES
 from dsv4_serve.metrics.names import BY_NAME
-
 from dsv4_serve.planner.expected import Expected
+
 # From one proxied loopback round trip to a long prompt on a CPU.
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
@@ -28,16 +28,11 @@ class LauncherMetrics:
         # Wall time: two starts of one server must differ, whatever the monotonic clock of each says.
         self.start_time.set(time.time())
         self._not_effective: Gauge | None = None
-        self.registry.register(DeviceMemoryCollector())
         self.expected: tuple[Expected, ...] = ()
+        self.registry.register(DeviceMemoryCollector())
         self.inflight: Gauge = self._make(Gauge, "dsv4_front_inflight_requests")
         self.first_byte: Histogram = self._make(Histogram, "dsv4_front_first_byte_seconds", buckets=SECONDS_BUCKETS)
         self.refused: Counter = self._make(Counter, "dsv4_engine_metrics_refused_total")
-        self.engine_up: Gauge = self._make(Gauge, "dsv4_engine_up")
-
-    def not_effective(self, settings: int) -> None:
-        self.restarts: Counter = self._make(Counter, "dsv4_engine_restarts_total")
-        # A series that begins with its first increment hides it from every rate.
         self.engine_up: Gauge = self._make(Gauge, "dsv4_engine_up")
 
     def expect(self, expected: Sequence[Expected]) -> None:
@@ -51,8 +46,6 @@ class LauncherMetrics:
                 size.labels(region, each.tier).set(number)
 
     def not_effective(self, settings: int) -> None:
-        for cause in CAUSES:
-            self.restarts.labels(cause=cause)
         """The engine was asked what it runs: this many requested settings are not in effect."""
         if self._not_effective is None:
             # Made on first use: a gauge without labels would show a 0 that nobody has checked.
