@@ -201,6 +201,13 @@ NAMES: tuple[MetricName, ...] = (
         "scrapes of the engine that this table did not allow",
     ),
     _launcher(
+        "dsv4_engine_restarts_total",
+        "counter",
+        ("cause",),
+        "restarts",
+        "starts of another engine, by what ended the one before",
+    ),
+    _launcher(
         "dsv4_engine_up",
         "gauge",
         (),

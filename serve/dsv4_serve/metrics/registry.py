@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
+from dsv4_serve.failure import CAUSES
 from dsv4_serve.metrics.device_memory import DeviceMemoryCollector
 from dsv4_serve.metrics.names import BY_NAME
 from dsv4_serve.planner.expected import Expected
@@ -33,6 +34,10 @@ class LauncherMetrics:
         self.inflight: Gauge = self._make(Gauge, "dsv4_front_inflight_requests")
         self.first_byte: Histogram = self._make(Histogram, "dsv4_front_first_byte_seconds", buckets=SECONDS_BUCKETS)
         self.refused: Counter = self._make(Counter, "dsv4_engine_metrics_refused_total")
+        self.restarts: Counter = self._make(Counter, "dsv4_engine_restarts_total")
+        # A series that begins with its first increment hides it from every rate.
+        for cause in CAUSES:
+            self.restarts.labels(cause=cause)
         self.engine_up: Gauge = self._make(Gauge, "dsv4_engine_up")
 
     def expect(self, expected: Sequence[Expected]) -> None:
