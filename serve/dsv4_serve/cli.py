@@ -59,7 +59,7 @@ def serve(
     preflight: Annotated[bool, typer.Option(help="on gfx950: check the machine, the model and the image first")] = True,
 ) -> int:
     """Start the engine of a profile and serve the OpenAI API in front of it."""
-    from dsv4_serve.api_keys import load_api_keys
+    from dsv4_serve.api_keys import ApiKeys
     from dsv4_serve.plan import make_plan
     from dsv4_serve.restart_policy import RestartPolicy
     from dsv4_serve.settings import ServeSettings
@@ -82,7 +82,7 @@ def serve(
         max_inflight=max_inflight,
         max_body_bytes=max_body_mib << 20,
         json_logs=json_logs,
-        api_keys=load_api_keys(_optional_text(plan.resolved["DSV4_API_KEYS_FILE"])),
+        api_keys=ApiKeys(_optional_text(plan.resolved["DSV4_API_KEYS_FILE"])),
     )
     if dry_run:
         _print_plan(plan.describe(), as_json)
@@ -188,7 +188,7 @@ def _serve(settings: Any, warnings: tuple[str, ...], verbose: bool, checked: Any
     configure_logs(settings.json_logs, logging.DEBUG if verbose else logging.INFO)
     for warning in warnings:
         log.warning("%s", warning)
-    if not settings.loopback and not settings.api_keys:
+    if not settings.loopback and not settings.api_keys.required:
         log.warning("listening on %s without an API key; --api-keys-file sets some", settings.host)
     if checked is not None:
         from dsv4_serve.preflight.machine import Machine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 
+from dsv4_serve.api_keys import ApiKeys
 from dsv4_serve.errors import UsageError
 from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.resolve import Resolved
@@ -13,7 +14,7 @@ from dsv4_serve.restart_policy import RestartPolicy
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """A port of 0 takes a free one. `api_keys` empty means that no key is asked for."""
+    """A port of 0 takes a free one. Times are in seconds."""
 
     profile: Profile
     resolved: Resolved
@@ -31,7 +32,7 @@ class ServeSettings:
     max_inflight: int = 512
     max_body_bytes: int = 32 << 20
     json_logs: bool = False
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_keys: ApiKeys = field(default_factory=ApiKeys)
 
     def __post_init__(self) -> None:
         def require(ok: bool, option: str, value: object, accepted: str) -> None:

@@ -5,7 +5,7 @@
 A prompt that begins with `standin:` selects a failure for that request: `standin:429`, `standin:503`,
 `standin:context`, `standin:cut` (the connection breaks after three tokens), `standin:die` (the process
 exits), `standin:hang` (no first token, ever), `standin:eat` (takes memory until somebody ends it), `standin:flood` (an
-endless stream as fast as the client reads).
+endless stream as fast as the client reads), `standin:pause` (three tokens, then none).
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Standin:
     indexer_dtype: str = "fp4"
     kv_dtype: str = "v4"
     model: str = "dsv4-tiny"
+    lag: float = 0.0
     running: int = 0
+    last_end: float = float("-inf")
     aborted: int = 0
     generated: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -119,7 +121,7 @@ class Standin:
             "backends": [{"op": "paged_logits", "selected": "reference", "reason": "known-answer test passed"}],
             "context_length": 4096,
             "hicache": False,
-            "running": self.running,
+            "running": self.running or int(time.monotonic() - self.last_end < self.lag),
             "queued": 0,
             "aborted_requests": self.aborted,
             "last_headers": self.last_headers,
@@ -154,6 +156,7 @@ class Standin:
                 work.result()
         finally:
             self.running -= 1
+            self.last_end = time.monotonic()
             gone.cancel()
 
     async def emit(self, send: Send, body: dict[str, Any], chat: bool, failure: str) -> None:
@@ -177,6 +180,8 @@ class Standin:
         chunk = sse(delta(chat, self.model, "word "))
         due = time.monotonic() + self.first_token
         for i in range(count):
+            if failure == "pause" and i == 3:
+                await asyncio.sleep(3600)
             if failure == "cut" and i == 3:
                 raise ConnectionResetError("the stand-in breaks off, as asked")
             await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -196,6 +201,8 @@ async def flood(send: Send) -> None:
     event = sse({"filler": "x" * 4096})
     while True:
         await send({"type": "http.response.body", "body": event, "more_body": True})
+        # To a client that is gone, sending returns at once, for ever.
+        await asyncio.sleep(0)
 
 
 def delta(chat: bool, model: str, text: str) -> dict[str, Any]:
@@ -265,6 +272,7 @@ def main() -> None:
     parser.add_argument("--extra-metrics", default="")
     parser.add_argument("--indexer-dtype", default="fp4")
     parser.add_argument("--kv-dtype", default="v4")
+    parser.add_argument("--lag", type=float, default=0.0, help="seconds that the count of requests lags behind")
     args = parser.parse_args()
     print("standin: starting", flush=True)
     time.sleep(args.start_delay)
@@ -274,7 +282,7 @@ def main() -> None:
     if args.crash_at_start:
         print("standin: out of memory: 3 bytes short", file=sys.stderr, flush=True)
         sys.exit(9)
-    taken = ("rate", "first_token", "never_ready", "extra_metrics", "indexer_dtype", "kv_dtype")
+    taken = ("rate", "first_token", "never_ready", "extra_metrics", "indexer_dtype", "kv_dtype", "lag")
     standin = Standin(**{name: getattr(args, name) for name in taken})
     config = uvicorn.Config(
         standin, host="127.0.0.1", port=args.port, log_level="error", lifespan="off", access_log=False

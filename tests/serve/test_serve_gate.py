@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsv4_serve.api_keys import key_accepted, load_api_keys
+from dsv4_serve.api_keys import ApiKeys
 from dsv4_serve.errors import PreflightError
 from serve.harness import Launcher, wait_until
 
@@ -86,10 +86,14 @@ def test_beyond_loopback_metrics_are_on_the_admin_port_only(model_dir: Path) -> 
 def test_keys_are_read_one_a_line(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(KEYS)
-    assert load_api_keys(str(path)) == ("alpha-key", "beta-key")
-    assert load_api_keys(None) == ()
-    assert key_accepted(b"beta-key", ("alpha-key", "beta-key"))
-    assert not key_accepted(b"", ("alpha-key",))
+    keys = ApiKeys(str(path))
+    assert keys.required
+    assert [keys.accept(key) for key in (b"alpha-key", b"beta-key", b"", b"# operators", b"alpha-ke")] == [
+        *(True, True),
+        *(False, False, False),
+    ]
+    assert not ApiKeys().required
+    assert "alpha-key" not in repr(vars(keys))
 
 
 @pytest.mark.parametrize(("content", "problem"), [(b"# none\n\n", "holds no key"), (b"\xff\xfe\x00", "not text")])
@@ -99,4 +103,33 @@ def test_a_file_without_keys_is_refused_rather_than_serving_openly(
     path = tmp_path / "keys"
     path.write_bytes(content)
     with pytest.raises(PreflightError, match=problem):
-        load_api_keys(str(path))
+        ApiKeys(str(path))
+
+
+def test_keys_are_rotated_without_a_restart(model_dir: Path, tmp_path: Path) -> None:
+    """As a mounted secret is: the name is a link, and the link moves to another file."""
+    link = tmp_path / "keys"
+
+    def publish(name: str, text: str) -> None:
+        (tmp_path / name).write_text(text)
+        (tmp_path / "next").symlink_to(tmp_path / name)
+        (tmp_path / "next").replace(link)
+
+    publish("first", "old-key\n")
+    with Launcher(model_dir, ["--api-keys-file", str(link)]) as launcher:
+
+        def status(key: str) -> int:
+            return launcher.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
+
+        assert (status("old-key"), status("new-key")) == (200, 401)
+        publish("second", "old-key\nnew-key\n")
+        assert (status("old-key"), status("new-key")) == (200, 200)
+        publish("third", "new-key\n")
+        assert (status("old-key"), status("new-key")) == (401, 200)
+        publish("fourth", "# nobody\n")
+        assert (status("old-key"), status("new-key")) == (401, 200)
+        link.unlink()
+        assert (status("old-key"), status("new-key")) == (401, 200)
+    assert "holds no key; accepted is one key a line; the keys of before stay" in launcher.text
+    assert "old-key" not in launcher.text
+    assert "new-key" not in launcher.text

@@ -1,0 +1,109 @@
+"""Requests that stand still, last too long, or are not read: what they are told, and what they hold meanwhile."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from serve.harness import Launcher, chat_body, wait_until
+
+IDLE, TOTAL = "1", "3"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def limited(model_dir: Path) -> Iterator[Launcher]:
+    options = ["--idle-seconds", IDLE, "--request-seconds", TOTAL]
+    with Launcher(model_dir, options, standin=["--rate", "20"]) as running:
+        yield running
+
+
+def error_in(stream: str) -> dict[str, str]:
+    last = stream.rstrip().rsplit("\n\n", 1)[-1]
+    error: dict[str, str] = json.loads(last.removeprefix("data: "))["error"]
+    return error
+
+
+def raw(launcher: Launcher, head: str, body: bytes = b"") -> socket.socket:
+    """A connection that has sent a request and reads nothing yet, with as small a buffer as the system allows."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(30)
+    client.connect(("127.0.0.1", urlsplit(launcher.url).port))
+    client.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body)
+    return client
+
+
+def test_no_first_byte_in_time_is_a_504(limited: Launcher) -> None:
+    answer = limited.chat("standin:hang")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "request_timeout")
+    assert (
+        answer.json()["error"]["message"] == "The request was ended: nothing moved for 1 s, the limit of this server."
+    )
+    wait_until(lambda: limited.engine_info()["running"] == 0, "the engine is free of it")
+
+
+def test_a_stream_that_stands_still_ends_with_the_reason(limited: Launcher) -> None:
+    answer = limited.chat("standin:pause", stream=True, max_tokens=50)
+    assert answer.status_code == 200
+    assert answer.text.count("word") == 3
+    assert error_in(answer.text)["code"] == "request_timeout"
+    assert "[DONE]" not in answer.text
+
+
+def test_a_stream_that_moves_may_not_last_for_ever_either(limited: Launcher) -> None:
+    answer = limited.chat(stream=True, max_tokens=100_000)
+    assert "it took longer than 3 s" in error_in(answer.text)["message"]
+    wait_until(lambda: limited.engine_info()["running"] == 0, "the engine is free of it")
+
+
+def test_timeouts_are_counted_and_logged(limited: Launcher) -> None:
+    answer = limited.chat("standin:hang")
+    assert answer.status_code == 504
+    assert 'dsv4_requests_total{status="504"}' in limited.get("/metrics").text
+    wait_until(lambda: answer.headers["x-request-id"] in limited.text, "it is in the log")
+
+
+def test_a_body_that_never_ends_is_given_up(limited: Launcher) -> None:
+    with raw(limited, "content-length: 1000", b'{"model": ') as client:
+        assert client.recv(4096).startswith(b"HTTP/1.1 504 ")
+
+
+def test_a_reader_that_reads_nothing_holds_little_and_is_cut_off(model_dir: Path) -> None:
+    body = json.dumps(chat_body("standin:flood", stream=True)).encode()
+    with Launcher(model_dir, ["--idle-seconds", "3"]) as launcher:
+        launcher.chat()
+        before = resident(launcher)
+        clients = [raw(launcher, f"content-length: {len(body)}", body) for _ in range(8)]
+        wait_until(lambda: "dsv4_front_inflight_requests 8.0" in launcher.get("/metrics").text, "all are under way")
+        time.sleep(1)
+        # The engine would have sent hundreds of MiB by now; a connection holds a chunk and two buffers.
+        assert resident(launcher) - before < 8 * 4 * MIB
+        wait_until(lambda: launcher.engine_info()["running"] == 0, "the engine is free of them")
+        wait_until(lambda: len(ended(launcher)) == 8, "all are cut off")
+        for client in clients:
+            with client, pytest.raises(ConnectionResetError):
+                read_to_end(client)
+
+
+def ended(launcher: Launcher) -> list[str]:
+    return re.findall(r"status=504 .*nothing moved", launcher.text)
+
+
+def read_to_end(client: socket.socket) -> None:
+    while client.recv(1 << 16):
+        pass
+
+
+def resident(launcher: Launcher) -> int:
+    status = Path(f"/proc/{launcher.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) << 10
