@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dsv4_serve.errors import CommandError
+from dsv4_serve.patches.at_import import RuntimePatch
 from dsv4_serve.patches.decide import Decision, decide
 from dsv4_serve.patches.ledger import ledger
 from dsv4_serve.patches.patch import Patch, load_patches
@@ -72,12 +74,10 @@ def apply(
     for decision in decisions:
         if decision.action == "apply":
             apply_patch(tree, decision.patch)
-    after = decide(tree, patches, _probed)
+    edited = any(decision.action == "apply" for decision in decisions)
+    after = decide(tree, patches, _probed) if edited else decisions
     _refuse(after)
-    rows = [
-        {**before.describe(), "probe_after": now.finding.verdict, "evidence_after": now.finding.evidence}
-        for before, now in zip(decisions, after, strict=True)
-    ]
+    rows = [_row(before, now) for before, now in zip(decisions, after, strict=True)]
     if record is not None:
         record.write_text(json.dumps(rows, indent=2) + "\n")
     _print(rows, as_json)
@@ -107,9 +107,15 @@ def _tree(project: str, tree: Path | None) -> Path:
     return found
 
 
-def _probed(patch: Patch, tree: Path) -> Finding:
-    typer.echo(f"{patch.key}: probing", err=True)
-    return run_probe(patch, tree)
+def _probed(patch: Patch, tree: Path, runtime: Sequence[RuntimePatch]) -> Finding:
+    typer.echo(f"{patch.key}: probing" + (" with the runtime patches" if runtime else ""), err=True)
+    return run_probe(patch, tree, runtime)
+
+
+def _row(before: Decision, now: Decision) -> dict[str, Any]:
+    """What was done, and the last finding: under the runtime patches where there are any."""
+    last = now.repaired or now.finding
+    return {**before.describe(), "probe_after": last.verdict, "evidence_after": last.evidence}
 
 
 def _diff(tree: Path, patches: tuple[Patch, ...]) -> str:
@@ -132,9 +138,7 @@ def _diff(tree: Path, patches: tuple[Patch, ...]) -> str:
 def _refuse(decisions: list[Decision]) -> None:
     refused = [d for d in decisions if d.action == "refuse"]
     if refused:
-        reasons = "\n".join(
-            f"  {d.patch.key}: pre-image {d.state}, probe {d.finding.verdict}: {d.finding.evidence}" for d in refused
-        )
+        reasons = "\n".join(f"  {d.patch.key}: {d.reason()}" for d in refused)
         raise CommandError(f"patches that can neither be applied nor be proven unnecessary:\n{reasons}")
 
 
@@ -145,6 +149,8 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     for row in rows:
         verdict = row.get("probe_after", row["probe"])
         typer.echo(f"{row['patch']}: {row['action']} (pre-image {row['pre_image']}, probe {verdict})")
-        typer.echo(f"    {row.get('evidence_after', row['evidence'])}")
+        typer.echo(f"    {row['evidence']}")
+        if row.get("evidence_after", row["evidence"]) != row["evidence"]:
+            typer.echo(f"    afterwards: {row['evidence_after']}")
         for problem in row.get("problems", ()):
             typer.echo(f"    problem: {problem}")

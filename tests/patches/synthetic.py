@@ -38,10 +38,11 @@ def write_patch(
         "author": "ours",
         "drop_when": "toy is right",
         "probe": f"patches.synthetic:{probe}",
-        **({"runtime": runtime} if runtime else {}),
         **changes,
     }
     head = "".join(f'{key} = "{value}"\n' for key, value in fields.items())
+    if runtime:
+        head += f'runtime = "{runtime}"\nmodules = ["toy.maths"]\n'
     hashes = f'before = "{sha256(before)}"\nafter = "{sha256(after)}"\n'
     path = folder / "patch.toml"
     path.write_text(f'{head}\n[[files]]\ntarget = "{TARGET}"\n{hashes}edits = "maths.edits"\n')

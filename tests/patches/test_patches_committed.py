@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,11 @@ import torch
 
 from dsv4_kernels import ops
 from dsv4_kernels.pool import IndexPool, IndexSpec
+from dsv4_serve.patches.at_import import RuntimePatch
 from dsv4_serve.patches.ledger import ledger
 from dsv4_serve.patches.patch import Patch, load_patches
-from dsv4_serve.patches.probes import arguments, key_writer, launchers, paged_case, paged_logits
+from dsv4_serve.patches.probe import run_probe
+from dsv4_serve.patches.probes import arguments, key_writer, launchers, paged_case, paged_logits, schedule
 from dsv4_serve.patches.probes.flydsl_source import FOLDER, NotProbed, load
 from dsv4_serve.patches.tree import in_order
 from dsv4_serve.profiles.load import REPOSITORY
@@ -42,13 +41,16 @@ def test_the_patches_of_a_file_form_a_chain() -> None:
 def test_probe_and_script_are_complete(patch: Patch) -> None:
     module, _, function = patch.probe.partition(":")
     assert callable(getattr(importlib.import_module(module), function))
+    if patch.runtime is not None:
+        module, _, function = patch.runtime.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
     folder = ROOT / patch.project / patch.name
     assert {path.name for path in folder.iterdir()} == {"patch.toml"} | {
         f"{Path(edit.target).name}.edits" for edit in patch.files
     }
 
 
-@pytest.mark.parametrize("probe", [paged_logits.probe, launchers.probe, arguments.probe])
+@pytest.mark.parametrize("probe", [paged_logits.probe, launchers.probe, arguments.probe, schedule.probe])
 def test_a_tree_without_the_kernels_cannot_be_told(tmp_path: Path, probe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", dict(os.environ))
     assert probe(tmp_path).verdict == "unknown"
@@ -112,40 +114,33 @@ def test_a_fused_pool_is_two_views_of_one_record() -> None:
     assert not payload.is_contiguous()
 
 
-def test_argument_and_launcher_probes_tell_broken_from_sound(tmp_path: Path) -> None:
-    """On stand-ins for AITER's two modules, which need no FlyDSL; the real tree's run stands in docs/patches.md."""
+LAUNCHERS = """
+import functools
+
+@functools.lru_cache({size})
+def compile_{module}(*, head_dim):
+    return object(), 256
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "runtime", "verdict"), [("32", False, "broken"), ("None", False, "sound"), ("32", True, "sound")]
+)
+def test_the_launcher_probe_on_stand_ins(tmp_path: Path, size: str, runtime: bool, verdict: str) -> None:
+    """They need no FlyDSL; the real tree's run stands in docs/patches.md."""
     folder = tmp_path / FOLDER
     folder.mkdir(parents=True)
-    for module, compile_name, entry in (
-        ("pa_mqa_logits_fp4", "compile_pa_mqa_logits_fp4", "flydsl_pa_mqa_logits_fp4"),
-        ("pa_mqa_logits_fp4_prefill", "compile_pa_mqa_logits_fp4_prefill", "flydsl_pa_mqa_logits_fp4_prefill"),
-    ):
-        (folder / f"{module}.py").write_text(
-            f"import functools\n\n@functools.lru_cache(SIZE := {{size}})\ndef {compile_name}(*, head_dim):\n"
-            f"    return object(), 256\n\ndef {entry}(*tensors, **named):\n    pass\n"
-        )
-    for size, verdict in (("32", "broken"), ("None", "sound")):
-        for path in folder.glob("*.py"):
-            path.write_text(path.read_text().replace("{size}", size).replace("SIZE := 32", f"SIZE := {size}"))
-        assert _in_a_process("launchers", tmp_path)["verdict"] == verdict
-    found = _in_a_process("arguments", tmp_path)
-    assert found["verdict"] == "broken"
-    assert "prefill: an int64 table" in found["evidence"]
+    for module in ("pa_mqa_logits_fp4", "pa_mqa_logits_fp4_prefill"):
+        (folder / f"{module}.py").write_text(LAUNCHERS.format(size=size, module=module))
+    patch = next(patch for patch in PATCHES if patch.name == "launcher-eviction")
+    repair = RuntimePatch(patch.key, patch.modules, str(patch.runtime))
+    assert run_probe(patch, tmp_path, [repair] if runtime else []).verdict == verdict
 
 
 def test_a_module_that_cannot_be_imported_is_not_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / FOLDER
     folder.mkdir(parents=True)
     (folder / "pa_mqa_logits_fp4.py").write_text("import a_module_of_nobody\n")
-    package = types.ModuleType("probed_mqa_logits")
-    package.__path__ = [str(folder)]
-    monkeypatch.setitem(sys.modules, "probed_mqa_logits", package)
+    monkeypatch.setattr("sys.modules", dict(sys.modules))
     with pytest.raises(NotProbed, match="a_module_of_nobody"):
         load(tmp_path, "pa_mqa_logits_fp4")
-
-
-def _in_a_process(probe: str, tree: Path) -> dict[str, str]:
-    command = [sys.executable, "-m", "dsv4_serve.patches.probe", f"dsv4_serve.patches.probes.{probe}:probe", str(tree)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1].removeprefix("dsv4-probe:"))
-    return found

@@ -17,7 +17,7 @@ from patches.synthetic import DOUBLED, HALVED, ORIGINAL, OTHER, TARGET, write_pa
 
 
 def always(verdict: str) -> object:
-    return lambda patch, tree: Finding(verdict, "as told")  # type: ignore[arg-type]
+    return lambda patch, tree, runtime: Finding(verdict, "as told")  # type: ignore[arg-type]
 
 
 def test_patches_apply_in_the_order_of_their_hashes_and_only_once(tmp_path: Path) -> None:
@@ -76,7 +76,8 @@ def test_hashes_in_a_circle_are_refused(tmp_path: Path) -> None:
         (DOUBLED, "unknown", None, "already applied"),
         (DOUBLED, "broken", None, "refuse"),
         (OTHER, "sound", None, "not needed"),
-        (OTHER, "broken", "m:f", "apply at run time"),
+        # As told, the runtime patch does not help.
+        (OTHER, "broken", "m:f", "refuse"),
         (OTHER, "unknown", "m:f", "apply at run time"),
         (OTHER, "broken", None, "refuse"),
         (OTHER, "unknown", None, "refuse"),
@@ -120,6 +121,7 @@ def test_the_installed_tree_is_found_without_an_import() -> None:
         ({"why": ""}, "why = '': accepted is a non-empty text"),
         ({"author": "them"}, "author = 'them': accepted is ours or theirs"),
         ({"whose": "x"}, "whose: no such field; accepted are author, drop_when"),
+        ({"modules": "toy"}, r"modules = 'toy': accepted is a list of module names, beside runtime only"),
     ],
 )
 def test_refused_patch_files(tmp_path: Path, changes: dict[str, str], message: str) -> None:

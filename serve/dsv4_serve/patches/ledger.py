@@ -16,15 +16,20 @@ exact pre-image and to nothing else. Its probe is a test of behaviour that fails
 | patch | what it fixes | upstream | whose | form | drop it when |
 |---|---|---|---|---|---|
 """
+TAIL = """
+No patches: SGLang and vLLM. Both take plugins by entry point (`sglang.srt.plugins`, `vllm.general_plugins`), and those
+reach everything that we change in them.
+"""
 
 
 def ledger(patches: Sequence[Patch]) -> str:
-    """The page: one row a patch, sorted as given."""
-    return HEAD + "".join(f"| {' | '.join(_cells(patch))} |\n" for patch in patches)
+    """The page: one row a patch, sorted as given, and a line for each engine that has none."""
+    return HEAD + "".join(f"| {' | '.join(_cells(patch))} |\n" for patch in patches) + TAIL
 
 
 def _cells(patch: Patch) -> tuple[str, ...]:
     edits = ", ".join(f"`{edit.target}`" for edit in patch.files)
-    form = " or ".join(part for part in (edits, "at run time" if patch.runtime else "") if part)
+    runtime = f"at run time, `{patch.runtime}`" if patch.runtime else ""
+    form = "; else ".join(part for part in (edits, runtime) if part)
     texts = (f"`{patch.key}`", patch.why, patch.upstream, patch.author, form, patch.drop_when)
     return tuple(" ".join(text.split()).replace("|", "\\|") for text in texts)

@@ -32,7 +32,7 @@ class FileEdit:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """`probe` and `runtime` are `module:function`; `runtime` repairs the imported modules where no edit fits."""
+    """`probe` and `runtime` are `module:function`; `runtime` repairs each of `modules` on import where no edit fits."""
 
     project: str
     name: str
@@ -42,6 +42,7 @@ class Patch:
     drop_when: str
     probe: str
     runtime: str | None
+    modules: tuple[str, ...]
     files: tuple[FileEdit, ...]
 
     @property
@@ -64,7 +65,7 @@ def load_patch(path: Path) -> Patch:
         data = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise PatchError(f"{path}: {error}") from error
-    known = {*TEXTS, "runtime", "files"}
+    known = {*TEXTS, "runtime", "modules", "files"}
     if unknown := sorted(set(data) - known):
         raise PatchError(f"{path}: {', '.join(unknown)}: no such field; accepted are {', '.join(sorted(known))}")
     texts = {name: _text(path, data, name) for name in TEXTS}
@@ -74,7 +75,15 @@ def load_patch(path: Path) -> Patch:
     runtime = _text(path, data, "runtime") if "runtime" in data else None
     if not files and runtime is None:
         raise PatchError(f"{path}: neither files nor runtime: a patch changes something")
-    return Patch(path.parents[1].name, path.parent.name, runtime=runtime, files=files, **texts)
+    modules = _modules(path, data.get("modules", []), runtime is not None)
+    return Patch(path.parents[1].name, path.parent.name, runtime=runtime, modules=modules, files=files, **texts)
+
+
+def _modules(path: Path, value: Any, wanted: bool) -> tuple[str, ...]:
+    names = value if isinstance(value, list) and all(isinstance(name, str) and name for name in value) else []
+    if bool(names) != wanted or len(names) != len(value):
+        raise PatchError(f"{path}: modules = {value!r}: accepted is a list of module names, beside runtime only")
+    return tuple(names)
 
 
 def _file(path: Path, entry: dict[str, Any]) -> FileEdit:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+from dsv4_serve.patches.at_import import installed_at_start
 from dsv4_serve.patches.decide import Decision, Probe, decide
 from dsv4_serve.patches.patch import Patch, PatchError
 
@@ -35,12 +36,16 @@ def installed_tree(project: str) -> Path:
 
 def verify(tree: Path, patches: Sequence[Patch], probe: Probe) -> list[Proof]:
     """One proof a patch."""
-    return [Proof(decision, tuple(_problems(tree, decision))) for decision in decide(tree, patches, probe)]
+    decisions = decide(tree, patches, probe)
+    hooked = installed_at_start() if any(each.runtime for each in decisions) else []
+    return [Proof(decision, tuple(_problems(tree, decision, hooked))) for decision in decisions]
 
 
-def _problems(tree: Path, decision: Decision) -> list[str]:
+def _problems(tree: Path, decision: Decision, hooked: Sequence[str]) -> list[str]:
     if decision.action not in FINE:
-        return [f"would have to {decision.action}: {decision.finding.evidence}"]
+        return [f"would have to {decision.action}: {decision.reason()}"]
+    if decision.runtime is not None and decision.patch.key not in hooked:
+        return ["a fresh interpreter does not apply it on import: `python -m dsv4_serve.patches.at_import`"]
     targets = [edit.target for edit in decision.patch.files if decision.state == "applied"]
     return [f"{target}: an import would run stale bytecode" for target in targets if _stale(tree / target)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "aiter/ops/flydsl/kernels/mqa_logits"
-PACKAGE = "probed_mqa_logits"
+PACKAGE = FOLDER.replace("/", ".")
 BINARY = re.compile(rb'bin = "((?:[^"\\]|\\.)*)"')
 ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
 
@@ -54,18 +54,29 @@ def prepare() -> Path:
 
 
 def load(tree: Path, module: str) -> Any:
-    """A module of the kernels' folder, without the rest of AITER. NotProbed: it is not there or cannot be imported."""
+    """A module of the kernels' folder under its own name, without the rest of AITER, patched at run time if asked for.
+
+    NotProbed: it is not there or cannot be imported.
+    """
     folder = tree / FOLDER
     if not (folder / f"{module}.py").is_file():
         raise NotProbed(f"{folder}: no {module}.py")
-    if PACKAGE not in sys.modules:
-        package = types.ModuleType(PACKAGE)
-        package.__path__ = [str(folder)]
-        sys.modules[PACKAGE] = package
+    _stand_in_packages(tree)
     try:
         return importlib.import_module(f"{PACKAGE}.{module}")
     except ImportError as error:
         raise NotProbed(f"{module}: {error}") from error
+
+
+def _stand_in_packages(tree: Path) -> None:
+    """AITER's own packages load its GPU libraries; empty ones over the same folders load what is asked for alone."""
+    names = PACKAGE.split(".")
+    for depth in range(len(names)):
+        name = ".".join(names[: depth + 1])
+        if name not in sys.modules:
+            package = types.ModuleType(name)
+            package.__path__ = [str(tree.joinpath(*names[: depth + 1]))]
+            sys.modules[name] = package
 
 
 def compiled(dump: Path, launch: Callable[[], object]) -> bytes | None:

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ def probe(tree: Path) -> Finding:
     """The HIP writer cannot run without a GPU: `unknown` there, the known answer here."""
     if not torch.cuda.is_available():
         return Finding("unknown", "the HIP writer runs on a GPU only; its source is known by its hash")
-    return check_writer(_hip_writer(tree))
+    return check_writer(writer(_upstream(tree), torch.device("cuda")))
 
 
 def check_writer(write: Write) -> Finding:
@@ -47,20 +48,18 @@ def check_writer(write: Write) -> Finding:
     return Finding("sound", f"{ROWS} rows written together leave the bytes of rows written one by one")
 
 
-def _hip_writer(tree: Path) -> Write:
-    """AITER's fused writer without rotation by position: cos 1, sin 0, norm weight 1."""
-    sys.path.insert(0, str(tree))
-    aiter = importlib.import_module("aiter")
-    cos, sin = torch.ones(1, 32, dtype=torch.bfloat16).cuda(), torch.zeros(1, 32, dtype=torch.bfloat16).cuda()
-    norm = torch.ones(128, dtype=torch.bfloat16).cuda()
+def writer(function: Any, device: torch.device) -> Write:
+    """`function` has the signature of AITER's fused writer; no rotation by position: cos 1, sin 0; norm weight 1."""
+    cos, sin = torch.ones(1, 32, dtype=torch.bfloat16), torch.zeros(1, 32, dtype=torch.bfloat16)
+    cos, sin, norm = (each.to(device) for each in (cos, sin, torch.ones(128, dtype=torch.bfloat16)))
 
     def write(keys: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        payload = torch.zeros(PAGES, 1, 4, PAGE, 16, dtype=torch.uint8).cuda()
-        scale = torch.zeros(PAGES, 1, 4, PAGE, dtype=torch.uint8).cuda()
-        positions = torch.zeros(len(slots), dtype=torch.int64).cuda()
-        aiter.rmsnorm_rope_rotate_activation_fp4quant_kvcache(
-            *(payload.view(aiter.dtypes.fp4x2), scale, keys.cuda().unsqueeze(1), norm, cos, sin, positions),
-            *(slots.cuda(), 1e-6),
+        payload = torch.zeros(PAGES, 1, 4, PAGE, 16, dtype=torch.uint8, device=device)
+        scale = torch.zeros(PAGES, 1, 4, PAGE, dtype=torch.uint8, device=device)
+        positions = torch.zeros(len(slots), dtype=torch.int64, device=device)
+        function(
+            *(payload.view(torch.float4_e2m1fn_x2), scale, keys.to(device).unsqueeze(1), norm, cos, sin, positions),
+            *(slots.to(device), 1e-6),
             rope_dim=64,
             kv_block_size=PAGE,
             group_size=32,
@@ -70,3 +69,8 @@ def _hip_writer(tree: Path) -> Write:
         return payload.cpu(), scale.cpu()
 
     return write
+
+
+def _upstream(tree: Path) -> Any:
+    sys.path.insert(0, str(tree))
+    return importlib.import_module("aiter").rmsnorm_rope_rotate_activation_fp4quant_kvcache

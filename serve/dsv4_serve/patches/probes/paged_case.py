@@ -1,10 +1,9 @@
-"""One case of paged FP4 logits: tensors in AITER's layout of pages of 64, and the exact answer."""
+"""One case of paged FP4 logits: tensors in AITER's layout, and the exact answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +14,10 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One query row over `context` keys in the pages of `table`; payload uint8 [pages, 1, 4, 64, 16]."""
+    """One query row over `context` keys in the pages of `table`; payload uint8 [pages, 1, 4, page, 16].
+
+    Scales stand in the order of AITER's HIP writer: the bytes of a page's tiles of 16 keys side by side.
+    """
 
     payload: Tensor
     scale: Tensor
@@ -25,12 +27,17 @@ class Case:
     q_scale: Tensor
     weights: Tensor
 
+    @property
+    def page(self) -> int:
+        return self.payload.shape[3]
+
     def expected(self) -> Tensor:
         """Logits [context] in float64: sum over heads of weight * relu(q . k)."""
         positions = torch.arange(self.context)
-        pages, inside = self.table[0, positions // PAGE].long(), positions % PAGE
+        pages, inside = self.table[0, positions // self.page].long(), positions % self.page
         codes = self.payload[pages, 0, :, inside].view(-1, 4, 16)
-        scales = self.scale[pages, 0][torch.arange(self.context), :, (inside % 16) * 4 + inside // 16]
+        place = (inside % 16) * (self.page // 16) + inside // 16
+        scales = self.scale[pages, 0][positions, :, place]
         keys = _decode(codes, scales)
         q_scale = self.q_scale.view(4, 16, 4).permute(2, 1, 0).reshape(HEADS, 4)
         queries = _decode(self.q.view(HEADS, 4, 16), q_scale)
@@ -52,8 +59,8 @@ def random_case(pools: tuple[Tensor, Tensor], pages: list[int], context: int, co
 
     payload, scale = pools
     for page in pages:
-        payload[page] = bytes_of(0, 256, 1, 4, PAGE, 16)
-        scale[page] = bytes_of(122, 130, 1, 4, PAGE)
+        payload[page] = bytes_of(0, 256, *payload.shape[1:])
+        scale[page] = bytes_of(122, 130, *scale.shape[1:])
     wide = torch.zeros(1, columns or len(pages), dtype=torch.int32)
     wide[0, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
     return Case(
@@ -67,8 +74,8 @@ def random_case(pools: tuple[Tensor, Tensor], pages: list[int], context: int, co
     )
 
 
-def dense_pools(pages: int) -> tuple[Tensor, Tensor]:
-    return torch.zeros(pages, 1, 4, PAGE, 16, dtype=torch.uint8), torch.zeros(pages, 1, 4, PAGE, dtype=torch.uint8)
+def dense_pools(pages: int, page: int = PAGE) -> tuple[Tensor, Tensor]:
+    return torch.zeros(pages, 1, 4, page, 16, dtype=torch.uint8), torch.zeros(pages, 1, 4, page, dtype=torch.uint8)
 
 
 def fused_pools(pages: int) -> tuple[Tensor, Tensor]:
@@ -78,12 +85,6 @@ def fused_pools(pages: int) -> tuple[Tensor, Tensor]:
         record.as_strided((pages, 1, 4, PAGE, 16), (4352, 4096, 1024, 16, 1)),
         record.as_strided((pages, 1, 4, PAGE), (4352, 256, 64, 1), 4096),
     )
-
-
-def descriptor(tensor: Tensor) -> bytes:
-    """What FlyDSL passes beside a tensor's address: its shape in int32, its strides but the last in int64."""
-    shape = np.array(tensor.shape, dtype=np.int32).tobytes()
-    return shape + np.array(tensor.stride()[:-1], dtype=np.int64).tobytes()
 
 
 def error(found: Tensor, expected: Tensor) -> float:
