@@ -32,7 +32,17 @@ async def test_it_shows_the_engines_figures_and_follows_them(launcher: Launcher)
         assert await page.evaluate(text_of("#state-text")) == "ready"
         assert "index keys fp4" in await page.evaluate(text_of("#subtitle"))
         cells = "[...document.querySelectorAll('#kv tbody tr:first-child td')].map(cell => cell.textContent)"
-        assert await page.evaluate(cells) == ["main", "device", "", "16,384", "65,536", "36.5 MiB", "584"]
+        assert await page.evaluate(cells) == [
+            "main",
+            "device",
+            "",
+            "16,384",
+            "–",
+            "65,536",
+            "36.5 MiB",
+            "–",
+            "584",
+        ]
         assert await page.evaluate("document.querySelector('#kv .bar span').style.width") == "25%"
         assert "reference decode\t120" in await page.evaluate(text_of("#launches"))
         assert "weights\t0.25 s" in await page.evaluate(text_of("#phases"))
