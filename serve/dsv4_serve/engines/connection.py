@@ -13,7 +13,7 @@ from typing import cast
 import httptools
 
 # Above this many unread bytes the engine has to wait for the client.
-HIGH_WATER = 1 << 20
+HIGH_WATER = 1 << 18
 
 
 class EngineUnreachableError(Exception):
