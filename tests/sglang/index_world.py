@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import fp4_oracle as oracle
-from dsv4_kernels import aiter_tensors, ops
+from dsv4_kernels import aiter_tensors, reference
 from dsv4_kernels.layout import SPLIT64
 from dsv4_kernels.reference.quantize import store
 
@@ -146,8 +146,8 @@ class IndexWorld:
         if self.kind == "c4":
             q_fp4, q_scale = aiter_q_indexer_fp4(q, *yarn_angles(), torch.arange(rows) + 1000)
             return Queries(q_fp4, q_scale, weights)
-        query = ops.quantize_query(
-            q, torch.ones(1, 32), torch.zeros(1, 32), torch.zeros(rows, dtype=torch.int64), spec=UNROTATED
+        query = reference.quantize_query(
+            q, torch.ones(1, 32), torch.zeros(1, 32), torch.zeros(rows, dtype=torch.int64), UNROTATED
         )
         assert query.payload is not None
         assert query.scale is not None

@@ -30,6 +30,9 @@ def build(directory: Path) -> Path:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Variables of a process that has the distribution of `build(directory)` and its sources on its path."""
+    """Variables of a process that has the distribution of `build(directory)` and its sources on its path.
+
+    Start it outside the repository: an editable install leaves metadata there, perhaps of an earlier day.
+    """
     path = os.pathsep.join(map(str, (directory, *SOURCES)))
     return os.environ | {"PYTHONPATH": path}

@@ -52,7 +52,6 @@ def aiter(**functions: object) -> Iterator[None]:
 @contextmanager
 def _having(module: ModuleType, stand_in: ModuleType) -> Iterator[None]:
     names = [name for name in vars(stand_in) if not name.startswith("__")]
-    lacking = getattr(module, "lacking", frozenset())
     for name in names:
         setattr(module, name, getattr(stand_in, name))
     try:
@@ -60,8 +59,6 @@ def _having(module: ModuleType, stand_in: ModuleType) -> Iterator[None]:
     finally:
         for name in names:
             delattr(module, name)
-        if lacking:
-            module.lacking = lacking
 
 
 @contextmanager
