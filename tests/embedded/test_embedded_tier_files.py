@@ -63,14 +63,14 @@ class Disk:
 
     opened: ClassVar[list[Disk]] = []
 
-    def __init__(self, directory: Path, limit: int = 1 << 20, fingerprint: str = OURS) -> None:
+    def __init__(self, directory: Path, groups: int = 100, fingerprint: str = OURS) -> None:
         self.directory, self.registry = directory, CollectorRegistry()
-        self.tier = DiskTier(directory, limit, fingerprint, SIZES, TierCounters(self.registry, ["disk"]))
+        self.tier = DiskTier(directory, groups, fingerprint, SIZES, TierCounters(self.registry, ["disk"]))
         self.opened.append(self)
 
     def kill(self) -> None:
         """What a killed process leaves: nothing is closed, and the kernel takes the lock away."""
-        self.tier._lock.close()
+        self.tier.release()
 
     def count(self, family: str, reason: str | None = None) -> float:
         labels = {"tier": "disk"} | ({} if reason is None else {"reason": reason})
@@ -250,27 +250,25 @@ def test_a_directory_without_its_index_is_empty_not_trusted(tmp_path: Path) -> N
 
 def test_the_limit_holds_and_leaves_go_before_what_they_continue(tmp_path: Path) -> None:
     first, second = chain(3), chain(3, seed=1)
-    each = len(encode(first[0], OURS))
-    disk = Disk(tmp_path, limit=4 * each + each // 2)
+    disk = Disk(tmp_path, groups=4)
     for group in (*first, *second):
         disk.tier.put(group)
-        assert sum(path.stat().st_size for path in tmp_path.glob("*.page")) <= disk.tier.ledger.limit
+        assert len(list(tmp_path.glob("*.page"))) == len(disk.tier.ledger) <= 4
     assert disk.count("evicted") == 2
     kept = [same(disk.tier.get(group.prefix), group) for group in (*first, *second)]
     assert kept == [True, False, False, True, True, True]
-    smaller = disk.again(limit=2 * each + 1)
+    smaller = disk.again(groups=2)
     assert len(smaller.tier.ledger) == 2
     assert len(list(tmp_path.glob("*.page"))) == 2
 
 
 def test_what_was_used_last_is_kept_longest_also_over_a_restart(tmp_path: Path) -> None:
     roots = [chain(1, seed=seed)[0] for seed in range(4)]
-    each = len(encode(roots[0], OURS))
-    disk = Disk(tmp_path, limit=3 * each + each // 2)
+    disk = Disk(tmp_path, groups=3)
     for group in roots[:3]:
         disk.tier.put(group)
     assert disk.tier.get(roots[0].prefix) is not None
-    disk = disk.again(limit=3 * each + each // 2)
+    disk = disk.again(groups=3)
     disk.tier.put(roots[3])
     assert [disk.tier.get(group.prefix) is not None for group in roots] == [True, False, True, True]
 
@@ -327,15 +325,15 @@ def test_a_directory_that_cannot_be_made_is_refused_with_its_name(tmp_path: Path
 
 
 def test_a_ledger_without_room_names_the_oldest_leaf() -> None:
-    ledger = Ledger(100)
-    root, child, other = (Entry(bytes([n]) * 32, parent, 40, True) for n, parent in enumerate((ROOT, b"\0" * 32, ROOT)))
-    root = replace(root, prefix=b"r" * 32)
-    child = replace(child, parent=root.prefix)
+    ledger = Ledger(2)
+    root, other = Entry(b"r" * 32, ROOT, 40, True), Entry(b"o" * 32, ROOT, 40, True)
+    child = Entry(b"c" * 32, root.prefix, 40, True)
     ledger.add(root)
+    assert ledger.victim() is None
     ledger.add(child)
-    assert ledger.victim(20) is None
-    assert ledger.victim(40) == child
+    assert ledger.victim() == child
     ledger.touch([child.prefix])
     ledger.remove(child.prefix)
     ledger.add(other)
-    assert ledger.victim(40) == root
+    assert ledger.victim() == root
+    assert ledger.victim(0) is None

@@ -16,6 +16,7 @@ from ..radix import Node
 from .disk import DiskTier
 from .host import HostTier
 from .io_thread import IoThread
+from .ledger import Ledger
 from .page_file import HEADER_ROOM
 from .page_group import PageCopier, PageGroup
 from .tier_counters import TierCounters
@@ -68,8 +69,9 @@ class CacheTiers:
         if groups:
             self.host = HostTier(groups, self.copier, options.device == "cuda", self._host_evicts)
         if options.disk_dir is not None:
-            self._disk_groups = _groups("disk_bytes", options.disk_bytes, self.copier.bytes + HEADER_ROOM)
-            self._disk = DiskTier(options.disk_dir, options.disk_bytes, fingerprint(), self.copier.sizes, counters)
+            room = _groups("disk_bytes", options.disk_bytes, self.copier.bytes + HEADER_ROOM)
+            self._disk_limit = options.disk_bytes
+            self._disk = DiskTier(options.disk_dir, room, fingerprint(), self.copier.sizes, counters)
             self.io = IoThread(self._disk, wake)
 
     host: HostTier | None
@@ -106,10 +108,9 @@ class CacheTiers:
         """What the tiers hold, nearest first."""
         found = []
         if self.host is not None:
-            found.append(TierUsage("host", self.host.groups, self.host.used_groups, self._host_limit))
+            found.append(_usage("host", self.host.ledger, self._host_limit))
         if self._disk is not None:
-            ledger = self._disk.ledger
-            found.append(TierUsage("disk", self._disk_groups, len(ledger), ledger.limit))
+            found.append(_usage("disk", self._disk.ledger, self._disk_limit))
         return found
 
     def drain(self) -> None:
@@ -163,6 +164,10 @@ class CacheTiers:
         assert self.io is not None
         if not self.io.write(group):
             self._counters.unsaved("busy")
+
+
+def _usage(name: Tier, ledger: Ledger, limit_bytes: int) -> TierUsage:
+    return TierUsage(name, ledger.limit, len(ledger), limit_bytes)
 
 
 def _copied(group: PageGroup) -> PageGroup:

@@ -37,11 +37,11 @@ class DiskTier:
     name = "disk"
 
     def __init__(
-        self, directory: Path, limit: int, fingerprint: str, sizes: Mapping[str, int], counters: TierCounters
+        self, directory: Path, groups: int, fingerprint: str, sizes: Mapping[str, int], counters: TierCounters
     ) -> None:
-        """Opens the directory, making it if needed. OptionError when it cannot be used."""
+        """Opens the directory, making it if needed, for so many groups. OptionError when it cannot be used."""
         self._fingerprint, self._sizes, self._counters = fingerprint, sizes, counters
-        self.ledger = Ledger(limit)
+        self.ledger = Ledger(groups)
         self.directory = directory
         self._warned = -WARN_SECONDS
         try:
@@ -66,7 +66,7 @@ class DiskTier:
         try:
             if known is not None:
                 self._drop(known)
-            while (victim := self.ledger.victim(len(data))) is not None:
+            while (victim := self.ledger.victim()) is not None:
                 self._drop(victim)
                 self._counters.evicted(self.name)
             self._write(entry, data)
@@ -95,6 +95,10 @@ class DiskTier:
             self._index.rewrite(self.ledger.entries())
         except OSError as error:
             self._warn(error)
+        self.release()
+
+    def release(self) -> None:
+        """Let the directory go as it is."""
         self._lock.close()
 
     def _path(self, prefix: bytes) -> Path:

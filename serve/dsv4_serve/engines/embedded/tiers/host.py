@@ -19,20 +19,15 @@ class HostTier:
     name = "host"
 
     def __init__(self, groups: int, copier: PageCopier, pinned: bool, on_eviction: Callable[[PageGroup], None]) -> None:
-        self.groups, self._group_bytes, self._on_eviction = groups, copier.bytes, on_eviction
+        self._group_bytes, self._on_eviction = copier.bytes, on_eviction
         self._regions = {
             name: torch.zeros(groups, size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
             for name, size in copier.sizes.items()
         }
-        self.ledger = Ledger(groups * copier.bytes)
+        self.ledger = Ledger(groups)
         self._free = list(range(groups))
         self._place: dict[bytes, int] = {}
         self._tokens: dict[bytes, tuple[int, ...]] = {}
-
-    @property
-    def used_groups(self) -> int:
-        """Groups that are kept."""
-        return len(self.ledger)
 
     def put(self, group: PageGroup) -> bool:
         """Keep a copy; False when it is kept already. One with a tail replaces one without."""
@@ -69,7 +64,7 @@ class HostTier:
         return PageGroup(entry.prefix, entry.parent, self._tokens[entry.prefix], regions)
 
     def _make_room(self) -> None:
-        while (victim := self.ledger.victim(self._group_bytes)) is not None:
+        while (victim := self.ledger.victim()) is not None:
             self._on_eviction(self._view(victim))
             self.ledger.remove(victim.prefix)
             self._free.append(self._place.pop(victim.prefix))

@@ -92,6 +92,7 @@ class IoThread:
             # The engine goes on without this tier: what it cannot have is a miss.
             log.exception("disk cache: its thread failed; the cache is off until the next start")
             self._fail()
+            self._disk.release()
 
     def _step(self) -> bool:
         """One read or write; False when there is nothing left and the thread is to stop."""

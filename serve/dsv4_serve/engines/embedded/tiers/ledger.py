@@ -1,4 +1,4 @@
-"""What a tier holds, in the order of its last use, within a limit of bytes."""
+"""What a tier holds, in the order of its last use, and who must go when it is full."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class Entry:
 
 
 class Ledger:
-    """Entries, least recently used first. Any thread may read; one thread at a time may change."""
+    """At most `limit` entries, least recently used first. Any thread may read; one thread at a time may change."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._children: Counter[bytes] = Counter()
-        self._bytes = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -47,14 +46,12 @@ class Ledger:
         with self._lock:
             self._entries[entry.prefix] = entry
             self._children[entry.parent] += 1
-            self._bytes += entry.size
 
     def remove(self, prefix: bytes) -> Entry | None:
         """Strike an entry out; returns it, if it was there."""
         with self._lock:
             entry = self._entries.pop(prefix, None)
             if entry is not None:
-                self._bytes -= entry.size
                 self._children[entry.parent] -= 1
                 if not self._children[entry.parent]:
                     del self._children[entry.parent]
@@ -67,12 +64,12 @@ class Ledger:
                 if prefix in self._entries:
                     self._entries.move_to_end(prefix)
 
-    def victim(self, room: int) -> Entry | None:
-        """Who must go before `room` more bytes fit: the oldest that no other entry continues, None if they fit.
+    def victim(self, room: int = 1) -> Entry | None:
+        """Who must go before `room` more entries fit: the oldest that no other entry continues, None if they fit.
 
         A page whose parent is gone can never be reached again, so leaves go first.
         """
         with self._lock:
-            if self._bytes + room <= self.limit:
+            if len(self._entries) + room <= self.limit:
                 return None
             return next((e for e in self._entries.values() if e.prefix not in self._children), None)
