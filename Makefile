@@ -32,9 +32,10 @@ test: test-env sglang-env vllm-env ## set up what tests need, run them all
 	done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
-check: test-env ## ruff, format, mypy, generated docs
+check: test-env ## ruff, format, bandit, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive serve kernels tools
 	$(BIN)/mypy
 	@for engine in $(ENGINES); do $(BIN)/mypy --config-file tests/$$engine/mypy.ini || exit; done
 

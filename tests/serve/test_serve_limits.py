@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -89,7 +90,7 @@ def test_a_reader_that_reads_nothing_holds_little_and_is_cut_off(model_dir: Path
         wait_until(lambda: launcher.engine_info()["running"] == 0, "the engine is free of them")
         wait_until(lambda: len(ended(launcher)) == 8, "all are cut off")
         for client in clients:
-            with client, pytest.raises(ConnectionResetError):
+            with client:
                 read_to_end(client)
 
 
@@ -98,8 +99,10 @@ def ended(launcher: Launcher) -> list[str]:
 
 
 def read_to_end(client: socket.socket) -> None:
-    while client.recv(1 << 16):
-        pass
+    """What the kernel still held, and then the end, one way or the other; a connection that stays open fails."""
+    with contextlib.suppress(ConnectionResetError):
+        while client.recv(1 << 16):
+            pass
 
 
 def resident(launcher: Launcher) -> int:

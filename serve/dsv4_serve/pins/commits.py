@@ -19,7 +19,7 @@ def full_commit(repository: str, short: str) -> str:
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)  # nosec B607
     except FileNotFoundError:
         raise CommandError("git is not installed: a short commit cannot be resolved") from None
     if done.returncode:
