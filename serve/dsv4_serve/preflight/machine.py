@@ -31,6 +31,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
+        limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None  # nosec B108
         size = shm.f_frsize * shm.f_blocks if shm else 0
         return cls(Path("/"), None if limit == resource.RLIM_INFINITY else limit, size)
