@@ -90,7 +90,7 @@ ALERTS: tuple[Alert, ...] = (
         (Condition(f"round({_ENGINE_RESTARTS} + changes(dsv4_start_time_seconds[30m]))", ">=", 2),),
         "0m",
         "{{ $labels.instance }}: the engine or its launcher restarted {{ $value }} times within half an hour",
-        "Restarts by cause say why; the log before each has the engine's last line: memory, a lost device, a bad shard.",
+        "Restarts by cause say why; the log before each has the last line: memory, a lost device, a bad shard.",
     ),
     Alert(
         "KvCapacityNearFull",
