@@ -9,7 +9,7 @@ from typing import Any
 
 from dsv4_serve.engines.client import EngineUnreachableError
 from dsv4_serve.front import Front
-from dsv4_serve.provenance import patches, source_digests
+from dsv4_serve.provenance import image_record, loaded_sources, patched_files, patches, source_digests
 from dsv4_serve.resolve import Resolved
 
 PACKAGES = (
@@ -62,14 +62,21 @@ def redact_environment(environment: dict[str, str]) -> dict[str, str]:
 
 
 async def manifest(front: Front) -> dict[str, Any]:
-    """Everything; `effective` is the engine's own word, None while it cannot be had."""
+    """Everything; `effective` is the engine's own word, None while it cannot be had.
+
+    `backends` is its choice of kernels: operation, requested, selected, reason.
+    """
     profile = front.settings.profile
+    effective = await _effective(front)
     return {
         "version": _version("dsv4-rocm"),
+        "image": image_record(),
         "python": platform.python_version(),
         "packages": package_versions(),
         "sources": source_digests(),
+        "modules": loaded_sources(),
         "patches": patches(),
+        "patched_files": patched_files(),
         "flags": describe_flags(front.settings.resolved),
         "warnings": list(front.warnings),
         "profile": profile.model_dump(mode="json") | {"env": redact_environment(profile.env)},
@@ -77,8 +84,9 @@ async def manifest(front: Front) -> dict[str, Any]:
             "name": front.adapter.name,
             "command": redact_command(front.adapter.command(profile)),
             "environment": redact_environment(front.adapter.environment(profile)),
-            "effective": await _effective(front),
+            "effective": effective,
         },
+        "backends": (effective or {}).get("backends"),
         "state": front.lifecycle.describe(),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -19,7 +20,7 @@ EXIT_CODE = 3
 def run_preflight(toggles: dict[str, str], proof: Path, root: Path, remove_locks: bool, as_json: bool) -> int:
     """Print each result as it comes; 0 when none failed."""
     here = Machine.here()
-    machine = here if root == here.root else Machine(root, here.memlock, here.shm)
+    machine = here if root == here.root else replace(here, root=root)
     if remove_locks:
         for path in remove_stale_locks(cache_folders(os.environ)):
             typer.echo(f"removed {path}", err=True)

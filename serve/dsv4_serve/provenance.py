@@ -1,17 +1,27 @@
-"""Where the running code comes from: the sources as they lie there, and the image's proof of patches."""
+"""Where the running code comes from: the image, the sources as they were loaded, and the proof of patches."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import json
+import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from dsv4_serve.errors import CommandError
+from dsv4_serve.patches.patch import PatchError, load_patches
+from dsv4_serve.patches.verify import installed_tree
 
 PATCH_PROOF = Path("/usr/share/dsv4-rocm/patches.json")
 """Written by `dsv4 patches verify --record` when the image is built."""
+IMAGE_RECORD = PATCH_PROOF.with_name("image.json")
+"""Written by `python -m dsv4_serve.image.record` when the image is built."""
 PACKAGES = ("dsv4_serve", "dsv4_kernels")
+PATCHES = Path(__file__).resolve().parents[2] / "patches"
 
 
 @cache
@@ -29,6 +39,30 @@ def tree_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def loaded_sources(modules: Mapping[str, ModuleType] | None = None) -> dict[str, str]:
+    """sha256 of the source of each module of ours that this process has loaded, by module."""
+    found = dict(sys.modules if modules is None else modules)
+    files = {name: getattr(module, "__file__", None) for name, module in found.items()}
+    return {
+        name: _digest(Path(file))
+        for name, file in sorted(files.items())
+        if file is not None and name.partition(".")[0] in PACKAGES
+    }
+
+
+def patched_files(root: Path = PATCHES) -> dict[str, dict[str, str]]:
+    """sha256 of each file that a patch edits, as an import finds it, by project and path."""
+    found: dict[str, dict[str, str]] = {}
+    for patch in load_patches(root):
+        try:
+            tree = installed_tree(patch.project)
+        except PatchError:
+            continue
+        there = (edit.target for edit in patch.files if (tree / edit.target).is_file())
+        found.setdefault(patch.project, {}).update({target: _digest(tree / target) for target in there})
+    return found
+
+
 def patches(proof: Path = PATCH_PROOF) -> list[dict[str, Any]] | None:
     """The rows of the image's proof; None where there is none, as in a checkout."""
     try:
@@ -36,6 +70,22 @@ def patches(proof: Path = PATCH_PROOF) -> list[dict[str, Any]] | None:
     except FileNotFoundError:
         return None
     return found
+
+
+def image_record(record: Path = IMAGE_RECORD) -> dict[str, str] | None:
+    """What the image's build wrote down of it; None outside an image. CommandError: it cannot be read."""
+    try:
+        found = json.loads(record.read_text())
+        return {name: str(value) for name, value in found.items()}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError) as error:
+        raise CommandError(f"{record}: not an image's record: {error}") from error
+
+
+@cache
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _folder(package: str) -> Path:

@@ -13,7 +13,7 @@ import yaml
 
 from dsv4_serve.pins.build_arguments import build_arguments
 from dsv4_serve.pins.lock import Lock
-from dsv4_serve.profiles.load import REPOSITORY, profile_names
+from dsv4_serve.profiles.load import PROFILES, REPOSITORY, load_profile, profile_names
 
 DOCKERFILES = sorted(path.name for path in REPOSITORY.glob("Dockerfile.*"))
 OVERLAYS = {
@@ -93,6 +93,27 @@ def test_the_server_gets_what_preflight_asks_for() -> None:
     assert serve["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
     assert serve["environment"]["DSV4_PROFILE"] in profile_names()
     assert "start_period" in serve["healthcheck"]
+
+
+@pytest.mark.parametrize("name", [name for name in profile_names() if load_profile(name).engine.name == "sglang"])
+def test_every_profile_gets_the_image_the_folders_and_the_limits_that_it_asks_for(name: str) -> None:
+    asked, serve = load_profile(name).container, compose("gpu")["services"]["serve"]
+    assert asked is not None
+    assert asked.image == serve["image"]
+    mounts = {volume["target"]: "ro" if volume.get("read_only") else "rw" for volume in serve["volumes"]}
+    assert {volume.path: volume.access for volume in asked.volumes} == mounts
+    assert int(serve["shm_size"]) >= asked.limits.shm_gib << 30
+    assert serve["ulimits"]["nofile"]["soft"] >= asked.limits.nofile
+    assert serve["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_gives_the_reason_of_each_unusual_word(name: str) -> None:
+    """A comment stands above each option, flag and variable, and above each limit of the container."""
+    lines = [line.strip() for line in (PROFILES / f"{name}.yaml").read_text().splitlines()]
+    for number, line in enumerate(lines):
+        if re.match(r'(- "--|DSV4_|[A-Z]+_[A-Z0-9_]+:|(shm_gib|memlock_gib|nofile|- \{path: /cache))', line):
+            assert lines[number - 1].startswith("#"), f"{name}: {line}"
 
 
 def test_a_machine_without_a_gpu_needs_none_of_it() -> None:

@@ -30,9 +30,11 @@ class Simulated:
     root: Path
     memlock: int | None = None
     shm: int = 16 << 30
+    nofile: int | None = 65536
+    free: int = 500 << 30
 
     def machine(self) -> Machine:
-        return Machine(self.root, self.memlock, self.shm)
+        return Machine(self.root, self.memlock, self.shm, self.nofile, self.free)
 
     @property
     def model(self) -> Path:
@@ -60,6 +62,10 @@ class Simulated:
     def available_memory(self, size: int) -> None:
         (self.root / "proc").mkdir(exist_ok=True)
         (self.root / "proc/meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:   {size >> 10} kB\n")
+
+    def write_image(self, **changes: str) -> None:
+        record = {"image": "dsv4-rocm:0.1.0-sglang", "engine": "sglang", "built": "2026-11-29T12:00:00+00:00"} | changes
+        self.proof.with_name("image.json").write_text(json.dumps(record))
 
     def write_aiter(self, rowgroup: bool = True) -> Path:
         site = self.root / "site"
@@ -95,10 +101,12 @@ def simulate(root: Path) -> Simulated:
     (cpu / "properties").write_text("cpu_cores_count 128\ngfx_target_version 0\n")
     for index in range(8):
         made.gpu(index)
-    (root / "dev").mkdir()
+    for folder in ("dev", "models", "cache"):
+        (root / folder).mkdir()
     (root / "dev/kfd").touch()
     made.available_memory(3 << 40)
     made.write_model(size=410 << 30)
     made.write_aiter()
+    made.write_image()
     made.proof.write_text(json.dumps([{"patch": "aiter/k-writer-rows", "proven": True}]))
     return made

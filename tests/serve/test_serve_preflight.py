@@ -53,7 +53,8 @@ def test_a_good_machine_passes_every_check(machine: Simulated) -> None:
     results = check(machine)
     assert failed(results) == [], results
     assert list(results) == [
-        *("flags", "architecture", "/dev/kfd", "idle GPUs", "shared memory", "locked memory", "weights"),
+        *("flags", "architecture", "/dev/kfd", "idle GPUs", "shared memory", "locked memory", "open files"),
+        *("folder /models", "folder /cache", "image", "weights"),
         *("page size", "memory fraction", "workspace", "AITER", "patches", "JIT locks"),
     ]
 
@@ -94,6 +95,32 @@ def has_little_shm(made: Simulated) -> None:
 
 def has_a_memlock_limit(made: Simulated) -> None:
     made.memlock = 8 << 20
+
+
+def has_few_open_files(made: Simulated) -> None:
+    made.nofile = 1024
+
+
+def has_a_file_for_a_cache(made: Simulated) -> None:
+    (made.root / "cache").rmdir()
+    (made.root / "cache").touch()
+
+
+def has_a_full_cache(made: Simulated) -> None:
+    made.free = 1 << 30
+
+
+def is_another_engines_image(made: Simulated) -> None:
+    made.write_image(image="dsv4-rocm:0.1.0-vllm", engine="vllm")
+
+
+def has_a_broken_record(made: Simulated) -> None:
+    made.proof.with_name("image.json").write_text("[]")
+
+
+def lost_its_runtime_patches(made: Simulated) -> None:
+    runtime = {"patch": "aiter/schedule-spills", "modules": ["m"], "function": "m:f", "defects": []}
+    made.proof.write_text(json.dumps([{"patch": "aiter/schedule-spills", "proven": True, "runtime": runtime}]))
 
 
 def has_no_model(made: Simulated) -> None:
@@ -161,6 +188,12 @@ def has_a_stale_lock(made: Simulated) -> None:
         (hides_vram, "idle GPUs", "the VRAM of GPU 3 cannot be read"),
         (has_little_shm, "shared memory", "64.00 MiB"),
         (has_a_memlock_limit, "locked memory", "8.00 MiB"),
+        (has_few_open_files, "open files", "1024"),
+        (has_a_file_for_a_cache, "folder /cache", "Not a directory"),
+        (has_a_full_cache, "folder /cache", "1.00 GiB free"),
+        (is_another_engines_image, "image", "dsv4-rocm:0.1.0-vllm with vllm"),
+        (has_a_broken_record, "image", "image.json: not an image's record"),
+        (lost_its_runtime_patches, "patches", "not applied on import here: aiter/schedule-spills"),
         (has_no_model, "weights", "no such directory"),
         (lacks_a_shard, "weights", "no model-00002-of-00002.safetensors"),
         (has_a_cut_shard, "weights", "model-00001-of-00002.safetensors: 1048576 bytes, its header says"),
@@ -205,6 +238,15 @@ def test_options_that_the_engine_would_take_and_fail_with(
     found = {r.name: r for r in preflight(machine.environment(), toggles, machine.machine(), machine.proof)}
     assert failed(found) == [name]
     assert accepted in found[name].accepted
+
+
+def test_another_tag_of_the_image_or_none_is_only_a_warning(machine: Simulated) -> None:
+    machine.write_image(image="dsv4-rocm:mine")
+    found = check(machine)["image"]
+    assert (found.level, found.found, found.accepted) == ("warn", "dsv4-rocm:mine", "dsv4-rocm:0.1.0-sglang")
+    machine.proof.with_name("image.json").unlink()
+    assert check(machine)["image"].level == "warn"
+    assert failed(check(machine)) == []
 
 
 def test_too_small_a_fraction_names_the_least_that_serves_one_request(machine: Simulated) -> None:

@@ -25,6 +25,10 @@ def test_the_manifest_says_what_runs_and_who_asked(launcher: Launcher) -> None:
     assert manifest["engine"]["name"] == "embedded"
     assert "--port" in manifest["engine"]["command"]
     assert manifest["engine"]["effective"]["indexer_dtype"] == "fp4"
+    assert manifest["image"] is None
+    assert len(manifest["modules"]["dsv4_serve.proxy"]) == 64
+    assert manifest["patched_files"] == {}
+    assert manifest["backends"] == manifest["engine"]["effective"].get("backends")
     assert manifest["state"]["state"] == "ready"
     assert manifest == launcher.http.get(f"{launcher.admin}/manifest").json()
 

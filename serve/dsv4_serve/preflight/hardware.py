@@ -1,4 +1,4 @@
-"""Checks of the GPUs and of the limits that a container sets."""
+"""Checks of the GPUs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from dsv4_serve.profiles.schema import Profile
 
 IDLE_VRAM = 0.1
 IDLE_BUSY_PERCENT = 10
-SHM = 8 << 30
-"""Tensor-parallel ranks exchange their buffers through /dev/shm."""
-MEMLOCK = 64 << 30
 
 
 def hardware_checks(profile: Profile, machine: Machine) -> Iterator[Result]:
-    """Architecture, access, idle devices, limits; nothing for a profile of a CPU."""
+    """Architecture, access, idle devices; nothing for a profile of a CPU."""
     if profile.hardware.arch != "gfx950":
         return
     yield architecture(profile, machine)
@@ -25,10 +22,6 @@ def hardware_checks(profile: Profile, machine: Machine) -> Iterator[Result]:
     accepted = "a device that this user may open: pass it in, with the numeric groups of the host's render and video"
     yield require("/dev/kfd", error is None, f"open read-write: {error or 'fine'}", accepted)
     yield idle(profile, machine)
-    yield require("shared memory", machine.shm >= SHM, written(machine.shm), f"{written(SHM)} or more (shm_size)")
-    limit = "unlimited" if machine.memlock is None else written(machine.memlock)
-    enough = machine.memlock is None or machine.memlock >= MEMLOCK
-    yield require("locked memory", enough, limit, f"unlimited, or {written(MEMLOCK)} or more (ulimits: memlock)")
 
 
 def architecture(profile: Profile, machine: Machine) -> Result:

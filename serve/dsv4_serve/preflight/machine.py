@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,18 +24,22 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`memlock` is the limit in bytes, None without one; `shm` the size of /dev/shm in bytes."""
+    """`memlock` is the limit in bytes, `nofile` that of open files, None without one; `shm` is the size of /dev/shm.
+
+    `free` stands for the free bytes of every file system; None asks each.
+    """
 
     root: Path
     memlock: int | None
     shm: int
+    nofile: int | None = None
+    free: int | None = None
 
     @classmethod
     def here(cls) -> Machine:
-        limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None  # nosec B108
         size = shm.f_frsize * shm.f_blocks if shm else 0
-        return cls(Path("/"), None if limit == resource.RLIM_INFINITY else limit, size)
+        return cls(Path("/"), _limit(resource.RLIMIT_MEMLOCK), size, _limit(resource.RLIMIT_NOFILE))
 
     def gpus(self) -> list[Gpu]:
         """GPUs of the compute driver, in its order; empty without the driver."""
@@ -58,6 +63,24 @@ class Machine:
                 return int(line.split()[1]) << 10
         raise CommandError(f"{path}: no MemAvailable")
 
+    def folder_error(self, path: str, write: bool) -> str | None:
+        """Why a folder cannot be read, or written to; None when it can."""
+        try:
+            if write:
+                tempfile.TemporaryFile(dir=self._at(path.lstrip("/"))).close()
+            else:
+                next(self._at(path.lstrip("/")).iterdir(), None)
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
+
+    def free_bytes(self, path: str) -> int:
+        """Room on the file system of a folder that is there."""
+        if self.free is not None:
+            return self.free
+        found = os.statvfs(self._at(path.lstrip("/")))
+        return found.f_frsize * found.f_bavail
+
     def _gpu(self, node: Path, values: dict[str, int]) -> Gpu:
         device = self._at(f"sys/class/drm/renderD{values.get('drm_render_minor', 0)}/device")
         return Gpu(
@@ -70,6 +93,11 @@ class Machine:
 
     def _at(self, path: str) -> Path:
         return self.root / path
+
+
+def _limit(kind: int) -> int | None:
+    found = resource.getrlimit(kind)[0]
+    return None if found == resource.RLIM_INFINITY else found
 
 
 def _properties(path: Path) -> dict[str, int]:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from dsv4_serve.errors import CommandError, PreflightError
 from dsv4_serve.plan import Plan, make_plan
+from dsv4_serve.preflight.container import container_checks
 from dsv4_serve.preflight.hardware import hardware_checks
 from dsv4_serve.preflight.machine import Machine
 from dsv4_serve.preflight.memory import memory_checks
 from dsv4_serve.preflight.model import model_checks
 from dsv4_serve.preflight.result import Result, fail, ok
 from dsv4_serve.preflight.software import cache_folders, remove_stale_locks, software_checks
-from dsv4_serve.provenance import PATCH_PROOF
+from dsv4_serve.provenance import IMAGE_RECORD, PATCH_PROOF
 
 Tell = Callable[[str], None]
 
@@ -40,6 +41,7 @@ def checks_of(plan: Plan, environ: Mapping[str, str], machine: Machine, proof: P
     for warning in plan.warnings:
         yield Result("flags", "warn", warning)
     yield from hardware_checks(plan.profile, machine)
+    yield from container_checks(plan.profile, machine, proof.with_name(IMAGE_RECORD.name))
     yield from model_checks(plan.profile)
     yield from memory_checks(plan.profile, machine)
     yield from software_checks(plan.profile, environ, proof)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from dsv4_serve.patches.at_import import installed_at_start
 from dsv4_serve.preflight.result import Result, fail, ok
 from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.provenance import PATCH_PROOF
@@ -86,16 +87,20 @@ def aiter_symbols(symbols: tuple[Symbol, ...]) -> Result:
 
 
 def patch_proof(path: Path) -> Result:
-    """The record that every patch is in, or was proven unnecessary."""
+    """The record that every patch is in, or was proven unnecessary; and those applied on import are, in this image."""
     accepted = "an image whose build proved its patches: `dsv4 patches verify --record`"
     try:
         rows = json.loads(path.read_text())
         open_rows = [str(row["patch"]) for row in rows if not row["proven"]]
+        runtime = {str(row["patch"]) for row in rows if row.get("runtime")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return fail("patches", f"{path}: no proof there ({error})", accepted)
     if open_rows or not rows:
         return fail("patches", f"not proven: {', '.join(open_rows) or 'no patch is recorded'}", accepted)
-    return ok("patches", f"{len(rows)} proven")
+    if lost := sorted(runtime - set(installed_at_start() if runtime else [])):
+        fix = "an interpreter that reads the image's .pth file: no -S, no other environment"
+        return fail("patches", f"not applied on import here: {', '.join(lost)}", fix)
+    return ok("patches", f"{len(rows)} proven, {len(runtime)} of them applied on import")
 
 
 def cache_folders(environ: Mapping[str, str]) -> list[Path]:

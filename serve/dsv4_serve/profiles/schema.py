@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from dsv4_serve.flags import BY_NAME, PREFIX, Value
+from dsv4_serve.profiles.container import Container
+from dsv4_serve.profiles.part import Count, Part
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-
-
-class Part(BaseModel):
-    """Every part of a profile is frozen and refuses keys that it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Model(Part):
@@ -74,6 +69,7 @@ class Profile(Part):
     description: str
     model: Model
     hardware: Hardware
+    container: Container | None = None
     engine: Engine
     tp: Count = 1
     ep: Count = 1
@@ -86,8 +82,8 @@ class Profile(Part):
     hicache_disk_dir: str | None = None
     hicache_disk_bytes: Count = 4 << 30
     hicache_write_policy: Literal["write_through", "write_back"] = "write_through"
-    flags: dict[str, str | int | bool] = {}
-    env: dict[str, str] = {}
+    flags: dict[str, str | int | bool] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
     trained: bool
     verified: Verified | None = None
     unverified: Unverified | None = None
@@ -143,9 +139,7 @@ OWN_FIELDS = {
 }
 INDEXER_FIELDS = {"dtype": "DSV4_INDEXER_DTYPE", "backend": "DSV4_BACKEND"}
 # The other toggles have a field of their own, or choose the profile itself.
-FREE_FLAGS = frozenset(
-    {"DSV4_ROWGROUP", "DSV4_PAGE8", "DSV4_SHADOW_RECALL", "DSV4_ALLOW_FALLBACK", "DSV4_KERNELS_DIR"}
-)
+FREE_FLAGS = frozenset({"DSV4_ROWGROUP", "DSV4_PAGE8", "DSV4_SHADOW_RECALL", "DSV4_ALLOW_FALLBACK", "DSV4_KERNELS_DIR"})
 
 
 def _text(value: str | int | bool) -> str:
