@@ -70,20 +70,20 @@ def build(
     for number, variant in enumerate(chosen, 1):
         if progress is not None:
             progress(variant.name, number, len(chosen))
-        kernels.append(compile_variant(directory, variant))
+        kernels.append(compile_variant(directory, variant)[0])
     kernel_store.write(directory, kernels, arch=arch, purpose=purpose)
     return kernels
 
 
-def compile_variant(directory: Path, variant: KernelVariant) -> CompiledKernel:
-    """Compile one gfx950 variant; its code object stands in `directory` under its name."""
+def compile_variant(directory: Path, variant: KernelVariant) -> tuple[CompiledKernel, str]:
+    """Compile one gfx950 variant: its description and its assembly. The code object stands in `directory`."""
     compiled = _compile(variant)
     code: bytes = compiled.asm["hsaco"]
     assembly: str = compiled.asm["amdgcn"]
     file = f"{variant.name}.hsaco"
     (directory / file).write_bytes(code)
     vgpr = _number(assembly, "vgpr_count")
-    return CompiledKernel(
+    kernel = CompiledKernel(
         name=variant.name,
         backend=variant.backend,
         arch=variant.arch,
@@ -104,6 +104,7 @@ def compile_variant(directory: Path, variant: KernelVariant) -> CompiledKernel:
         occupancy=min(8, REGISTERS // (-(-vgpr // 8) * 8)),
         compiler=_compiler(),
     )
+    return kernel, assembly
 
 
 def _compile(variant: KernelVariant) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,21 +13,24 @@ import typer
 
 from dsv4_serve.errors import CommandError, UsageError
 
-app = typer.Typer(help="Inspect gfx950 kernels.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, compile and time kernels.", no_args_is_help=True)
 
 
 @app.callback()
 def kernels() -> None:
-    """Inspect gfx950 kernels."""
+    """Inspect, compile and time kernels."""
 
 
 @app.command()
 def report(
-    function: Annotated[str, typer.Argument(help="module:function, without arguments; it launches the kernels")],
+    function: Annotated[
+        str | None, typer.Argument(help="module:function, without arguments; it launches the kernels")
+    ] = None,
     order: Annotated[str, typer.Option(help="wave order: lockstep, forward or reverse")] = "lockstep",
+    only: Annotated[str, typer.Option(help="of the shipped kernels those whose name contains this")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> int:
-    """Execute every Triton or Gluon launch under a function in the gfx950 emulator and report what each did."""
+    """Registers and executed instructions of every shipped kernel, or of every launch under a function of yours."""
     try:
         from gfx950_emulator.errors import EmulatorError
         from gfx950_emulator.machine.options import ORDERS
@@ -36,6 +40,14 @@ def report(
     chosen = next((known for known in ORDERS if known == order), None)
     if chosen is None:
         raise UsageError(f"--order {order}: one of {', '.join(ORDERS)}")
+    if function is None:
+        from dsv4_serve.kernel_report.shipped import report_shipped
+
+        try:
+            typer.echo(report_shipped(only, as_json, lambda line: typer.echo(line, err=True)))
+        except EmulatorError as error:
+            raise CommandError(str(error)) from error
+        return 0
     # A user's module is most often beside them; an installed command does not search there by itself.
     sys.path.insert(0, "")
     try:
@@ -49,22 +61,35 @@ def report(
 def build(
     out: Annotated[Path, typer.Option(help="directory for the code objects and kernels.json")],
     arch: Annotated[str, typer.Option(help="GPU architecture")] = "gfx950",
+    profile: Annotated[str | None, typer.Option(help="only what this profile launches")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> int:
-    """Compile every kernel variant that serving needs, without a GPU."""
+    """Compile every kernel variant, or those that a profile needs, without a GPU."""
     try:
         import triton.experimental.gluon  # noqa: F401  the build is the only part of the product that needs it
     except ModuleNotFoundError as error:
         raise CommandError(f"the build needs {error.name}: install the test group of the locks") from error
     from dsv4_kernels import aot
     from dsv4_kernels.errors import ArgumentError
+    from dsv4_serve.kernel_needs import kernel_variants
+    from dsv4_serve.plan import make_plan
 
+    variants, purpose = None, "every shipped variant"
+    if profile is not None:
+        chosen = make_plan(os.environ, {"DSV4_PROFILE": profile}).profile
+        variants, purpose = kernel_variants(chosen), f"profile {chosen.name}"
     try:
-        kernels = aot.build(out, arch=arch, progress=lambda name, n, of: typer.echo(f"[{n}/{of}] {name}", err=True))
+        kernels = aot.build(
+            out,
+            arch=arch,
+            variants=variants,
+            purpose=purpose,
+            progress=lambda name, n, of: typer.echo(f"[{n}/{of}] {name}", err=True),
+        )
     except ArgumentError as error:
         raise UsageError(str(error)) from error
     if as_json:
         typer.echo(json.dumps([asdict(kernel) for kernel in kernels]))
     else:
-        typer.echo(f"{len(kernels)} kernels for {arch} in {out}")
+        typer.echo(f"{len(kernels)} kernels for {arch} in {out} ({purpose})")
     return 0

@@ -13,7 +13,7 @@ from dsv4_kernels.errors import BackendUnavailableError
 from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.gfx950 import logits as gfx950_logits
 from dsv4_kernels.registry import LogitsShape
-from emulated_kernels import EmulatedKernels
+from dsv4_serve.kernel_report.emulated import EmulatedKernels
 from gfx950_scoring import POISON, Scoring, ints
 
 SHAPES = (LogitsShape(32), LogitsShape(32, float_weights=True))

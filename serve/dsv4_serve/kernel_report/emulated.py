@@ -10,6 +10,7 @@ from torch import Tensor
 from dsv4_kernels.gfx950 import compiled
 from gfx950_emulator import load, run
 from gfx950_emulator.front_end.kernel import Kernel
+from gfx950_emulator.launch import LaunchRecord
 
 
 class EmulatedRuntime:
@@ -17,7 +18,7 @@ class EmulatedRuntime:
 
     def __init__(self) -> None:
         self.memory: dict[int, Tensor] = {}
-        self.launched: list[bytes] = []
+        self.records: list[LaunchRecord] = []
 
     def load(self, code: bytes, symbol: str) -> Kernel:
         return load(code)[symbol]
@@ -30,8 +31,7 @@ class EmulatedRuntime:
             address = int.from_bytes(raw, "little")
             is_pointer = argument.kind == "global_buffer"
             values.append(self.memory[address] if is_pointer and address else raw)
-        self.launched.append(arguments)
-        run(function, None, grid, (threads, 1, 1), values)
+        self.records.append(run(function, None, grid, (threads, 1, 1), values))
 
 
 class EmulatedKernels(compiled.CompiledKernels):

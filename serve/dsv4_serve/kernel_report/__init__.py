@@ -1,0 +1,1 @@
+"""`dsv4 kernels report`: what every shipped kernel takes and executes, counted without a GPU."""
