@@ -170,7 +170,9 @@ def _architecture(device: torch.device) -> str:
     if device.type != "cuda":
         return ""
     properties = torch.cuda.get_device_properties(device)
-    return str(getattr(properties, "gcnArchName", "") or f"sm{properties.major}{properties.minor}")
+    # On NVIDIA that attribute, where there is one, is the product's name.
+    name = str(getattr(properties, "gcnArchName", ""))
+    return name if name.startswith("gfx") else f"sm{properties.major}{properties.minor}"
 
 
 def _select(

@@ -1,4 +1,4 @@
-"""Paged logits: one kernel for decode, prefill windows and row groups, in any FP4 layout.
+"""Paged logits: one kernel for decode, prefill windows and row groups, in any FP4 layout; sm90 has another.
 
 A program takes up to four consecutive rows and a share of their keys; rows of one sequence in it share each key load.
 Keys are the first operand of the scaled product; queries become bfloat16 once, exactly (e2m1 times a power of two).
@@ -8,6 +8,7 @@ Keys are the first operand of the scaled product; queries become bfloat16 once, 
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 
 import torch
@@ -15,9 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dsv4_kernels import counters
 from dsv4_kernels.logits_call import LogitsCall
-from dsv4_kernels.portable import device_math
+from dsv4_kernels.portable import device_math, sm90_check, sm90_logits
 from dsv4_kernels.portable.addresses import layout_constants, payload_at, require_fp4, scale_at
+
+log = logging.getLogger(__name__)
 
 TILE = 64
 PROGRAMS_PER_PROCESSOR = 4
@@ -127,10 +131,31 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+@cache
+def _sm90_serves(device: torch.device) -> bool:
+    """Whether `device` is an sm90 on which the kernels for it are right; told and counted once if they are not."""
+    if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) != (9, 0):
+        return False
+    reason = sm90_check.mismatch(exact_logits, device, _processors(device))
+    if reason:
+        log.warning("paged_logits: %s, the exact kernel serves instead", reason)
+        counters.count_fallback("paged_logits", reason)
+    return not reason
+
+
 def paged_logits(call: LogitsCall) -> Tensor:
     """See `ops.paged_logits`. Columns that a row does not see stay unwritten."""
+    require_fp4(call.pool.spec)
+    if not (call.rows and sm90_logits.covers(call) and _sm90_serves(call.pool.device)):
+        return exact_logits(call)
+    out = call.output()
+    sm90_logits.launch(call, out, _processors(call.pool.device))
+    return out
+
+
+def exact_logits(call: LogitsCall) -> Tensor:
+    """The kernel for every layout and device: products in bfloat16, which holds every scale, sums in float32."""
     pool, rows, heads = call.pool, call.rows, call.heads
-    require_fp4(pool.spec)
     payload, scale = call.packed("portable")
     out = call.output()
     if not rows:
