@@ -107,12 +107,14 @@ class Hooks:
 
     def detach(self) -> None:
         """Put back what was there before, everywhere; dormant hooks stay dormant."""
-        for index, (original, made) in sorted(self._attached.items(), reverse=True):
+        first: dict[int, tuple[Function, Function]] = {}
+        for index, (original, made) in sorted(self._attached.items()):
+            first[id(made)] = (made, first.get(id(original), (original, original))[1])
             hook = self._hooks[index]
             owner = hook.owner(sys.modules[hook.module])
             kind, _ = _raw(owner, hook.key)
-            setattr(owner, hook.key, kind(original) if kind else original)
-            _rebind({id(made): (made, original)}, sys.modules.values())
+            setattr(owner, hook.key, kind(first[id(made)][1]) if kind else first[id(made)][1])
+        _rebind(first, sys.modules.values())
         self._attached.clear()
         for hook in self._hooks:
             forget(hook.module)

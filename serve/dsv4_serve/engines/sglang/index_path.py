@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsv4_kernels.registry import LogitsShape
 
 C4_RATIO = 4
 LOW_RATIOS = frozenset({1, 2})
@@ -11,13 +14,17 @@ LOW_RATIOS = frozenset({1, 2})
 
 @dataclass(frozen=True, slots=True)
 class IndexPath:
-    """`c4`: DeepSeek-V4's indexer in FP4; `low_ratio`: V4.1's, which always is. The others choose its kernels."""
+    """`c4`: DeepSeek-V4's indexer in FP4; `low_ratio`: V4.1's, which always is. Switches choose its kernels.
+
+    `heads` are the index heads of a query.
+    """
 
     c4: bool = False
     low_ratio: bool = False
     c4_rowgroup: bool = False
     low_ratio_rowgroup: bool = False
     page8: bool = False
+    heads: int = 64
 
     @property
     def used(self) -> bool:
@@ -31,6 +38,13 @@ class IndexPath:
     def schedules(self) -> bool:
         """Whether kernels with a schedule are reached: prefill always is, but on pages of 8 slots."""
         return self.c4 or (self.low_ratio and not self.page8)
+
+    def shapes(self) -> tuple[LogitsShape, ...]:
+        """The kernels of the scores that will be launched; ratio 2 of V4.1 keeps pages of 64 beside pages of 8."""
+        from dsv4_kernels.registry import LogitsShape
+
+        pages = (False, True) if self.page8 else (False,)
+        return tuple(LogitsShape(self.heads, page8) for page8 in pages)
 
 
 def of_model(hf_config: Any) -> IndexPath:
@@ -49,5 +63,6 @@ def of_model(hf_config: Any) -> IndexPath:
         low_ratio=low_ratio,
         c4_rowgroup=c4 and bool(envs.SGLANG_HIP_DSV4_C4_INDEXER_ROWGROUP.get()),
         low_ratio_rowgroup=low_ratio and bool(envs.SGLANG_HIP_FP4_INDEXER_ROWGROUP.get()),
+        heads=int(getattr(hf_config, "index_n_heads", 64)),
         page8=1 in ratios and bool(envs.SGLANG_HIP_DSV41_INDEX_K_PAGE8.get()),
     )

@@ -14,6 +14,7 @@ from dsv4_serve.engines.sglang.hooks import Hook, HookError, Hooks
 PARTS: tuple[str, ...] = (
     "dsv4_serve.engines.sglang.start",
     "dsv4_serve.engines.sglang.routing",
+    "dsv4_serve.engines.sglang.fixes",
 )
 """Modules with a `HOOKS: tuple[Hook, ...]`. Hooks of one target nest in this order, the last outermost."""
 

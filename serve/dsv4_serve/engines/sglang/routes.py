@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4_serve.engines.sglang import symbols
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 BACKEND = "DSV4_BACKEND"
 ALLOW_FALLBACK = "DSV4_ALLOW_FALLBACK"
+KERNELS_DIR = "DSV4_KERNELS_DIR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def current() -> Routes | None:
 
 
 def activate(path: IndexPath, device: torch.device) -> Routes:
-    """Decide by known-answer tests on `device`, honouring DSV4_BACKEND and DSV4_ALLOW_FALLBACK.
+    """Decide by known-answer tests on `device`, honouring DSV4_BACKEND, DSV4_ALLOW_FALLBACK and DSV4_KERNELS_DIR.
 
     Raises HookError, which ends the process before weights load, if an operation is left without a backend.
     """
@@ -86,8 +89,15 @@ def activate(path: IndexPath, device: torch.device) -> Routes:
     found = symbols.check(path)
     requested = os.environ.get(BACKEND, "auto") or "auto"
     allow_fallback = os.environ.get(ALLOW_FALLBACK, "0") == "1"
+    directory = os.environ.get(KERNELS_DIR)
     try:
-        chosen = backends.activate(device, requested, allow_fallback=allow_fallback)
+        chosen = backends.activate(
+            device,
+            requested,
+            allow_fallback=allow_fallback,
+            shapes=path.shapes(),
+            compiled_kernels=Path(directory) if directory else None,
+        )
     except (ArgumentError, BackendUnavailableError) as error:
         missing = "".join(f"\n  missing {f.symbol.path}: {f.problem}" for f in found if f.problem)
         raise HookError(f"{BACKEND}={requested}: {error}{missing}") from error
@@ -108,10 +118,4 @@ def aiter_version() -> str:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return "unknown" if "aiter" in _importable() else "absent"
-
-
-def _importable() -> frozenset[str]:
-    import importlib.util
-
-    return frozenset({"aiter"} if importlib.util.find_spec("aiter") else ())
+    return "unknown" if importlib.util.find_spec("aiter") else "absent"

@@ -36,10 +36,11 @@ def choose_kernels(runner: Any) -> None:
     """
     import torch
 
-    from dsv4_serve.engines.sglang import index_path, routes
+    from dsv4_serve.engines.sglang import index_path, limits, routes
 
     path = index_path.of_model(runner.model_config.hf_config)
     if path.used and routes.current() is None:
+        limits.check(runner.model_config, path)
         log.info(routes.activate(path, torch.device(runner.device)).text())
 
 
