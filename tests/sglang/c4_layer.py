@@ -70,27 +70,45 @@ class Pooling:
         return (weights * torch.cat(values)).sum(0)
 
 
+def rope_angles() -> tuple[Tensor, Tensor]:
+    """The cosines and sines bf16 [4096, 32] of a model's compressed layers."""
+    table = precompute_freqs_cis(64, MAX_POSITION, 65536, 160000, 16, 32, 1)
+    return table.real.to(torch.bfloat16), table.imag.to(torch.bfloat16)
+
+
+def c4_indexer(model_config: Any, layer: int, generator: torch.Generator) -> Any:
+    """SGLang's indexer of a layer, with random weights loaded as its loader does it."""
+    table = precompute_freqs_cis(64, MAX_POSITION, 65536, 160000, 16, 32, 1)
+    cos, sin = rope_angles()
+    indexer = C4Indexer(model_config, layer, table, fp4_cos=cos, fp4_sin=sin)
+    indexer.requires_grad_(False)
+    for name, parameter in indexer.named_parameters():
+        spread = 0.5 if name.endswith("norm.weight") else 0.05
+        values = torch.randn(parameter.shape, generator=generator) * spread + name.endswith("norm.weight")
+        parameter.data.copy_(values)
+    norm = indexer.compressor.norm
+    indexer.compressor.load_norm_weight(norm.weight, norm.weight.data.clone())
+    return indexer
+
+
+def projected(x: Tensor, weight: Tensor) -> Tensor:
+    """The compressor's projection with float32 accumulation."""
+    return x.float() @ weight.float().T
+
+
 class C4Layer:
     """The indexer of layer 1 and one request that grows: `extend` many tokens, then `decode` one at a time."""
 
     def __init__(self, model_config: Any, pool: Any, monkeypatch: Any) -> None:
         generator = torch.Generator().manual_seed(5)
-        table = precompute_freqs_cis(64, MAX_POSITION, 65536, 160000, 16, 32, 1)
-        self.cos, self.sin = table.real.to(torch.bfloat16), table.imag.to(torch.bfloat16)
-        self.indexer = C4Indexer(model_config, 1, table, fp4_cos=self.cos, fp4_sin=self.sin)
-        self.indexer.requires_grad_(False)
-        for name, parameter in self.indexer.named_parameters():
-            spread = 0.5 if name.endswith("norm.weight") else 0.05
-            values = torch.randn(parameter.shape, generator=generator) * spread + name.endswith("norm.weight")
-            parameter.data.copy_(values)
-        norm = self.indexer.compressor.norm
-        self.indexer.compressor.load_norm_weight(norm.weight, norm.weight.data.clone())
+        self.cos, self.sin = rope_angles()
+        self.indexer = c4_indexer(model_config, 1, generator)
         self.backend = Backend(pool)
         last = pool.get_index_k_fp4_scale_buffer(1).shape[0] - 1
         self.pages = torch.randperm(last, generator=generator) + 1
         self.length = 0
         monkeypatch.setattr(compressor_v2, "compress_forward", Pooling())
-        monkeypatch.setattr(compressor, "linear_bf16_fp32", lambda x, w: x.float() @ w.float().T)
+        monkeypatch.setattr(compressor, "linear_bf16_fp32", projected)
 
     def slots(self, keys: int) -> Tensor:
         return (self.pages[:, None] * 64 + torch.arange(64)).flatten()[:keys]

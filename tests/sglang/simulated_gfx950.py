@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -82,6 +84,18 @@ def _describe_device() -> None:
     for name, answer in answers.items():
         setattr(torch.cuda, name, _constant(answer))
     torch.Tensor.pin_memory = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
+    for name in ("tensor", "empty"):
+        setattr(torch, name, _unpinned(getattr(torch, name)))
+
+
+def _unpinned(make: Callable[..., object]) -> Callable[..., object]:
+    """`make` on a machine whose host memory is all the same."""
+
+    @wraps(make)
+    def unpinned(*args: object, pin_memory: bool = False, **kwargs: object) -> object:
+        return make(*args, **kwargs)
+
+    return unpinned
 
 
 def _constant(answer: object) -> object:

@@ -11,13 +11,13 @@ import torch
 from sglang.srt.configs.model_config import ModelConfig
 from torch import Tensor
 
+import c4_oracle
 import engine_context
 import fp4_oracle as oracle
-from c4_layer import C4Layer
-from index_world import Queries
+from c4_layer import C4Layer, rope_angles
 from launch_counts import LaunchCounts
 
-TOKENS, TOPK = 1203, 64
+TOKENS = 1203
 FLAGS = ("--enable-deepseek-v4-fp4-indexer", "--max-total-tokens", "16384", "--max-running-requests", "4")
 
 
@@ -35,35 +35,12 @@ def inputs(rows: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def stored_keys(layer: C4Layer, keys: int) -> oracle.F64:
-    pool = layer.backend.token_to_kv_pool
-    payload = pool.get_index_k_fp4_payload_buffer(1).view(torch.uint8).flatten().numpy()
-    scale = pool.get_index_k_fp4_scale_buffer(1).flatten().numpy()
-    return oracle.read_keys("split64", payload, scale, layer.slots(keys).numpy())
-
-
-def scores(layer: C4Layer, x: Tensor, q_lora: Tensor, position: int, keys: oracle.F64) -> oracle.F64:
-    """float64 scores of one row: the layer's own projections, then the query as stored, by the oracle's formulas."""
-    from sglang.kernels.ops.attention.dsv4.fp4_indexer_hip import aiter_q_indexer_fp4
-
-    q = layer.indexer.wq_b(q_lora[None])[0].view(1, 64, 128)
-    weights = layer.indexer.weights_proj(x[None])[0]
-    q_fp4, q_scale = aiter_q_indexer_fp4(q, layer.cos, layer.sin, torch.tensor([position]))
-    stored = Queries(q_fp4, q_scale, weights)
-    return oracle.logits(stored.values(0), keys, weights[0].double().numpy(), 128**-0.5 * 64**-0.5)
+    return c4_oracle.stored_keys(layer.backend.token_to_kv_pool, 1, layer.slots(keys))
 
 
 def expected(layer: C4Layer, x: Tensor, q_lora: Tensor, position: int) -> set[int]:
-    """Slots of the TOPK best keys that a token at `position` sees."""
     visible = (position + 1) // 4
-    slots = layer.slots(visible)
-    if visible <= TOPK:
-        return set(slots.tolist())
-    best = np.argsort(-scores(layer, x, q_lora, position, stored_keys(layer, visible)), kind="stable")[:TOPK]
-    return set(slots[torch.from_numpy(best.copy())].tolist())
-
-
-def chosen(row: Tensor) -> set[int]:
-    return {slot for slot in row.tolist() if slot >= 0}
+    return c4_oracle.best_slots(layer.indexer, x, q_lora, position, stored_keys(layer, visible), layer.slots(visible))
 
 
 def test_prefill_then_decode_select_the_oracles_keys(layer: C4Layer, backend: str, scored: LaunchCounts) -> None:
@@ -71,11 +48,11 @@ def test_prefill_then_decode_select_the_oracles_keys(layer: C4Layer, backend: st
     written = LaunchCounts("write_index_keys")
     picked = layer.extend(x, q_lora)
     for position in (0, 2, 3, 6, 7, 255, 256, 259, 700, 1023, 1024, TOKENS - 1):
-        assert chosen(picked[position]) == expected(layer, x[position], q_lora[position], position), position
+        assert c4_oracle.chosen(picked[position]) == expected(layer, x[position], q_lora[position], position), position
     for step in range(3):
         x, q_lora = inputs(1, 100 + step)
         picked = layer.decode(x, q_lora)
-        assert chosen(picked[0]) == expected(layer, x[0], q_lora[0], TOKENS + step), step
+        assert c4_oracle.chosen(picked[0]) == expected(layer, x[0], q_lora[0], TOKENS + step), step
     assert scored.made() == {("prefill", backend): 1, ("decode", backend): 3}
     assert sum(written.made().values()) == 4
 
@@ -92,7 +69,7 @@ def test_keys_in_the_pool_are_the_pooled_tokens_normed_turned_and_rounded(layer:
     bias = compressor.ape.data.view(2, 4, 128)
     pooled = torch.stack([pooling._pool(4 * k + 4, bias, 128) for k in range(200)]).to(torch.bfloat16)
     weight = compressor.norm.weight.data.to(torch.bfloat16).double().numpy()
-    cos, sin = (t[torch.arange(200) * 4].double().numpy() for t in (layer.cos, layer.sin))
+    cos, sin = (t[torch.arange(200) * 4].double().numpy() for t in rope_angles())
     exact = oracle.hadamard(oracle.rope(oracle.rms_norm(pooled.double().numpy(), weight, 1e-6), cos, sin))
     groups = np.abs(exact).reshape(200, 4, 32).max(-1)
     # A group's scale is at most a third of its largest magnitude, and codes 4 and 6 are two scales apart.
