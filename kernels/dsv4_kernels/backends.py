@@ -147,6 +147,13 @@ def _use_compiled(
         compiled.use(None)
 
 
+def candidates(op: str, device: torch.device | str) -> tuple[str, ...]:
+    """Backends that offer `op` on `device`, by preference; whether each can serve shows when it is asked."""
+    device = torch.device(device)
+    order = registry.preference(device.type, _architecture(device))
+    return tuple(name for name in order if op in registry.BACKENDS[name].ops)
+
+
 def selections(device: torch.device | str) -> tuple[Selection, ...]:
     """What serves on `device` now, in the order of `registry.OPS`."""
     return tuple(_selection(op, torch.device(device).type) for op in registry.OPS)

@@ -93,3 +93,20 @@ def build(
     else:
         typer.echo(f"{len(kernels)} kernels for {arch} in {out} ({purpose})")
     return 0
+
+
+@app.command()
+def bench(
+    only: Annotated[str, typer.Option(help="of the shapes those whose name contains this")] = "",
+    backend: Annotated[str, typer.Option(help="auto times every backend of this GPU")] = "auto",
+    list_only: Annotated[bool, typer.Option("--list", help="show the shapes; needs no GPU")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Time the paged logits at published shapes on the GPU that is here."""
+    from dsv4_serve.kernel_bench import list_shapes, time_shapes
+
+    if list_only:
+        typer.echo(list_shapes(only, as_json))
+    else:
+        typer.echo(time_shapes(only, backend, as_json, lambda line: typer.echo(line, err=True)))
+    return 0
