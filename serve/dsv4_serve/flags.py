@@ -38,6 +38,20 @@ def _parse_positive(text: str) -> int:
     return number
 
 
+def _parse_index(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+def _parse_address(text: str) -> str:
+    host, colon, port = text.strip().rpartition(":")
+    if not host or not colon or not 0 < int(port) < 65536:
+        raise ValueError(text)
+    return text.strip()
+
+
 def _parse_size(text: str) -> int:
     return 0 if text.strip() == "0" else parse_bytes(text, "size")
 
@@ -60,6 +74,8 @@ def _choice(*choices: str) -> Kind:
 BOOL = Kind("bool", "1|0 (also true|false, yes|no, on|off)", _parse_bool)
 SIZE = Kind("size", "a size such as 2GiB, 500MB or 1048576; 0 for none", _parse_size)
 COUNT = Kind("count", "an integer >= 1", _parse_positive)
+INDEX = Kind("index", "an integer >= 0", _parse_index)
+ADDRESS = Kind("address", "host:port", _parse_address)
 TEXT = Kind("text", "a non-empty text", _parse_text)
 PATH = Kind("path", "a path", _parse_text)
 
@@ -114,6 +130,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag("DSV4_TP", COUNT, 1, "tensor-parallel size"),
     Flag("DSV4_EP", COUNT, 1, "expert-parallel size"),
     Flag("DSV4_DP", COUNT, 1, "data-parallel size of attention"),
+    Flag("DSV4_NODES", COUNT, 1, "machines that serve one model together, a launcher on each"),
+    Flag("DSV4_NODE_RANK", INDEX, 0, "which of the machines this is; rank 0 answers the API"),
+    Flag("DSV4_NODE_ADDRESS", ADDRESS, None, "where the machine of rank 0 waits for the others"),
     Flag("DSV4_INDEXER_DTYPE", _choice("fp4", "fp8", "bf16"), "fp4", "format of the indexer's key cache"),
     Flag("DSV4_ROWGROUP", BOOL, False, "group query rows that share pages in the indexer's logits", True),
     Flag("DSV4_PAGE8", BOOL, False, "index keys in pages of 8 tokens (V4.1)", True),
@@ -142,6 +161,7 @@ FLAGS: tuple[Flag, ...] = (
         None,
         "directory of `dsv4 kernels build`, from which a gfx950 engine loads its kernels instead of compiling them",
     ),
+    Flag("DSV4_ENGINE_PYTHON", PATH, None, "Python of the environment that has the engine; unset, the launcher's own"),
     Flag("DSV4_ALLOW_FALLBACK", BOOL, False, "serve without a kernel path that was asked for and is not there"),
     Flag("DSV4_SHADOW_RECALL", BOOL, False, "measure the indexer's recall on live requests", True),
     Flag("DSV4_API_KEYS_FILE", PATH, None, "file of accepted API keys, one a line"),

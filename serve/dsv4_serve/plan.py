@@ -11,6 +11,7 @@ from dsv4_serve.engines.base import EngineRun, check_toggles
 from dsv4_serve.engines.select import ADAPTERS
 from dsv4_serve.manifest import describe_flags, redact_command, redact_environment
 from dsv4_serve.models import model_directory
+from dsv4_serve.nodes import refuse_wrong_nodes
 from dsv4_serve.profiles.load import apply, load_profile
 from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.resolve import Resolved, resolve, settle
@@ -48,6 +49,7 @@ def make_plan(environ: Mapping[str, str], cli: Mapping[str, str]) -> Plan:
     chosen = settle({}, environ, cli).text("DSV4_PROFILE")
     profile = load_profile(chosen)
     resolved = resolve(profile.toggles(), environ, cli)
+    refuse_wrong_nodes(resolved)
     run = EngineRun(Path(), UNDRAWN_PORT)
     accepted = check_toggles(ADAPTERS[profile.engine.name](run), resolved)
     return Plan(apply(profile, resolved), resolved, accepted.warnings)

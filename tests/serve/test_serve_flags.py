@@ -123,6 +123,7 @@ REFUSED_TOGGLES = {
     "DSV4_TP": "2",
     "DSV4_EP": "2",
     "DSV4_DP": "2",
+    "DSV4_ENGINE_PYTHON": "/opt/other/bin/python",
     "DSV4_SPECULATIVE": "eagle",
     "DSV4_ROWGROUP": "1",
     "DSV4_BACKEND": "gfx950",
@@ -131,6 +132,9 @@ REFUSED_TOGGLES = {
 # DSV4_PAGE8 needs V4.1, which the embedded engine refuses first; the rest are covered in the tests named here.
 ELSEWHERE = {
     "DSV4_PAGE8": "test_page8_reaches_the_engine_check",
+    "DSV4_NODES": "test_serve_nodes",
+    "DSV4_NODE_RANK": "test_serve_nodes",
+    "DSV4_NODE_ADDRESS": "test_serve_nodes",
     "DSV4_PROFILE": "test_serve_profiles",
     "DSV4_API_KEYS_FILE": "test_serve_gate",
     "DSV4_HICACHE_HOST_BYTES": "test_serve_tiers",

@@ -16,6 +16,8 @@ from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
 from dsv4_serve.engines.sglang_adapter import SglangAdapter
 from dsv4_serve.engines.sglang_metrics import translate
+from dsv4_serve.plan import make_plan
+from dsv4_serve.profiles.load import load_profile
 
 ADAPTER = SglangAdapter(EngineRun(Path("/m"), 1))
 STARTUP = {"load_weight": 60.5, "scheduler_e2e": 90.0, "cuda_graph": {"decode": 12.0, "prefill": 3.0}}
@@ -100,7 +102,37 @@ def test_keys_and_live_states_are_not_reported(client: EngineClient, answers: An
         "tp_size",
         "startup_time",
         "startup_phases",
+        "dsv4_plugin",
     }
+
+
+@pytest.mark.parametrize(
+    ("states", "found"),
+    [
+        ([{"dsv4_plugin": {"hooks": {}}}, {"dsv4_plugin": {"hooks": {}}}], {"hooks": {}}),
+        ([{"dsv4_plugin": {"hooks": {}}}, {}], None),
+        ([], None),
+    ],
+)
+def test_the_plugin_is_there_when_every_replica_has_it(
+    client: EngineClient, answers: Answers, states: list[dict[str, Any]], found: dict[str, Any] | None
+) -> None:
+    answers.by_path["/server_info"]["internal_states"] = states
+    effective = asyncio.run(ADAPTER.effective(client))
+    assert effective["dsv4_plugin"] == found
+    told = [d for d in ADAPTER.differences(load_profile("v4-flash-tp4"), effective) if d.startswith("dsv4_plugin")]
+    assert bool(told) == (found is None)
+
+
+def test_a_machine_beyond_the_first_has_only_its_health(client: EngineClient, answers: Answers) -> None:
+    del answers.by_path["/server_info"]
+    effective = asyncio.run(ADAPTER.effective(client))
+    assert asyncio.run(ADAPTER.ready(client))
+    assert answers.asked == []
+    worker = make_plan({"DSV4_PROFILE": "v4-pro-2nodes", "DSV4_NODE_RANK": "1"}, {}).profile
+    assert ADAPTER.differences(worker, effective) == []
+    first = make_plan({"DSV4_PROFILE": "v4-pro-2nodes"}, {}).profile
+    assert ADAPTER.differences(first, effective) == ["node_rank: asked was 0, in effect is a worker's, above 0"]
 
 
 def test_no_start_up_times_are_no_phases(client: EngineClient, answers: Answers) -> None:

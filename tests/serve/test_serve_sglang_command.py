@@ -25,10 +25,15 @@ EAGLE = (
     "--speculative-num-draft-tokens 4"
 )
 HICACHE = "--enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through"
+TWO_NODES = "--nnodes 2 --node-rank 0 --dist-init-addr node-0:20000"
 GOLDEN = {
     "v4-flash-tp4": ("DeepSeek-V4-Flash", "--tp-size 4 --ep-size 4", V4),
     "v4-pro-tp8": ("DeepSeek-V4-Pro", "--tp-size 8 --ep-size 8", V4),
+    "v4-flash-tp8": ("DeepSeek-V4-Flash", "--tp-size 8 --ep-size 8", V4),
+    "v4-pro-tp8-eagle": ("DeepSeek-V4-Pro", "--tp-size 8 --ep-size 8", f"{V4} {EAGLE}"),
+    "v4-pro-tp8-hicache": ("DeepSeek-V4-Pro", "--tp-size 8 --ep-size 8", f"{V4} {HICACHE}"),
     "v4-pro-tp8-eagle-hicache": ("DeepSeek-V4-Pro", "--tp-size 8 --ep-size 8", f"{V4} {EAGLE} {HICACHE}"),
+    "v4-pro-2nodes": ("DeepSeek-V4-Pro", f"--tp-size 16 --ep-size 16 {TWO_NODES}", V4),
     "v41-flash-tp2": ("DeepSeek-V4.1-Flash", "--tp-size 2 --ep-size 1", V41),
     "v41-flash-tp4": ("DeepSeek-V4.1-Flash", "--tp-size 4 --ep-size 4", V41),
     "v41-flash-tp8": ("DeepSeek-V4.1-Flash", "--tp-size 8 --ep-size 8", V41),
@@ -39,8 +44,13 @@ V4_SWITCHES = {
     "SGLANG_HIP_FP4_INDEXER_ROWGROUP": "0",
     "SGLANG_HIP_DSV41_INDEX_K_PAGE8": "0",
     "SGLANG_DSV4_KV_LAYOUT": "v4",
+    "DSV4_BACKEND": "auto",
+    "DSV4_ALLOW_FALLBACK": "0",
+    "DSV4_SHADOW_RECALL": "0",
 }
 V41_SWITCHES = V4_SWITCHES | {"SGLANG_HIP_FP4_INDEXER_ROWGROUP": "1", "SGLANG_DSV4_KV_LAYOUT": "v41"}
+
+OWN_SWITCHES = {"v41-flash-tp2": {"SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE": "1"}}
 
 
 def planned(profile: str, **toggles: str) -> tuple[list[str], dict[str, str]]:
@@ -60,7 +70,7 @@ def test_command_and_environment_word_for_word(name: str) -> None:
     model, parallel, rest = GOLDEN[name]
     words, environment = planned(name)
     assert shlex.join(words) == COMMON.format(model=model, parallel=parallel, rest=rest)
-    assert environment == (V41_SWITCHES if name.startswith("v41") else V4_SWITCHES)
+    assert environment == (V41_SWITCHES if name.startswith("v41") else V4_SWITCHES) | OWN_SWITCHES.get(name, {})
 
 
 @pytest.mark.parametrize(
@@ -89,6 +99,8 @@ def test_a_toggle_changes_the_command(toggle: str, value: str, gone: str, new: s
         ("v4-flash-tp4", "DSV4_ROWGROUP", "1", "SGLANG_HIP_DSV4_C4_INDEXER_ROWGROUP"),
         ("v41-flash-tp4", "DSV4_ROWGROUP", "0", "SGLANG_HIP_FP4_INDEXER_ROWGROUP"),
         ("v41-flash-tp4", "DSV4_PAGE8", "1", "SGLANG_HIP_DSV41_INDEX_K_PAGE8"),
+        ("v4-flash-tp4", "DSV4_BACKEND", "gfx950", "DSV4_BACKEND"),
+        ("v4-flash-tp4", "DSV4_ALLOW_FALLBACK", "1", "DSV4_ALLOW_FALLBACK"),
     ],
 )
 def test_a_toggle_changes_one_switch(profile: str, toggle: str, value: str, switch: str) -> None:
@@ -102,7 +114,7 @@ def test_a_toggle_changes_one_switch(profile: str, toggle: str, value: str, swit
     [
         ("DSV4_INDEXER_DTYPE", "bf16", "accepts fp4, fp8"),
         ("DSV4_KV_LAYOUT", "bf16", "accepts v4, v41"),
-        ("DSV4_BACKEND", "portable", "accepts aiter, auto"),
+        ("DSV4_BACKEND", "hopper", "accepts aiter, auto, gfx950, portable, reference"),
         ("DSV4_SHADOW_RECALL", "1", "accepts 0"),
     ],
 )
@@ -133,6 +145,11 @@ def test_pool_size_and_own_words_of_a_profile(tmp_path: Path) -> None:
     assert "--max-total-tokens 65536" in shlex.join(words)
     assert words[-2:] == ["--mem-fraction-static", "0.85"]
     assert environment == V4_SWITCHES | {"SGLANG_USE_AITER": "0", "HSA_NO_SCRATCH_RECLAIM": "1"}
+
+
+def test_the_engine_may_live_in_another_environment() -> None:
+    plan = make_plan({"DSV4_PROFILE": "v4-flash-tp4", "DSV4_ENGINE_PYTHON": "/opt/sglang/bin/python3"}, {}).describe()
+    assert plan["command"][:2] == ["/opt/sglang/bin/sglang", "serve"]
 
 
 def test_a_machine_without_gfx950_gets_no_hip_switches(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dsv4_serve.plan import make_plan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sglang.md").read_text()
 LINES = re.findall(r"### `dsv4 serve (.*?)`\n\n```sh\n(.*?)\n```", PAGE, re.DOTALL)
-TOGGLES = {"--profile": "DSV4_PROFILE", "--tp": "DSV4_TP", "--ep": "DSV4_EP"}
+TOGGLES = {"--profile": "DSV4_PROFILE", "--tp": "DSV4_TP", "--ep": "DSV4_EP", "--node-rank": "DSV4_NODE_RANK"}
 
 
 def test_the_page_has_every_launch_line_it_promises() -> None:

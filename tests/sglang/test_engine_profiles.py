@@ -16,6 +16,8 @@ from dsv4_serve.profiles.load import load_profile, profile_names
 from dsv4_serve.profiles.schema import Profile
 from published_models import BY_NAME
 
+# Only a scheduler that runs can report it.
+PLUGIN: dict[str, Any] = {"dsv4_plugin": {"hooks": {}}}
 PROFILES = [p for p in (load_profile(name) for name in profile_names()) if p.engine.name == "sglang"]
 
 
@@ -37,7 +39,7 @@ def test_the_engine_resolves_what_the_profile_asks_for(
     profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with started(profile, tmp_path, monkeypatch) as (adapter, arguments):
-        effective = arguments.resolved_dict()
+        effective = arguments.resolved_dict() | PLUGIN
         assert adapter.differences(profile, effective) == []
         assert effective["page_size"] == 256
         assert effective["chunked_prefill_size"] == 8192
@@ -47,7 +49,7 @@ def test_the_engine_resolves_what_the_profile_asks_for(
 def test_a_value_that_did_not_take_effect_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile = load_profile("v4-flash-tp4")
     with started(profile, tmp_path, monkeypatch) as (adapter, arguments):
-        effective = arguments.resolved_dict() | {"enable_deepseek_v4_fp4_indexer": False}
+        effective = arguments.resolved_dict() | PLUGIN | {"enable_deepseek_v4_fp4_indexer": False}
         del effective["tp_size"]
         assert adapter.differences(profile, effective) == [
             "tp_size: asked was 4, in effect is not reported",

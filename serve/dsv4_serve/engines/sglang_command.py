@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 from dsv4_serve.engines.base import EngineRun
+from dsv4_serve.flags import Value
+from dsv4_serve.nodes import Nodes
 from dsv4_serve.profiles.schema import Profile
 
 Option = str | int | Path | None
@@ -48,11 +50,11 @@ def command(profile: Profile, run: EngineRun) -> list[str]:
         **(HICACHE | {"--hicache-write-policy": profile.hicache_write_policy} if profile.hicache else {}),
     }
     words = [word for name, value in options.items() for word in _words(name, value)]
-    return [str(Path(sys.executable).with_name("sglang")), "serve", *words, *profile.engine.extra_args]
+    return [str(_program(profile)), "serve", *words, *profile.engine.extra_args]
 
 
 def environment(profile: Profile) -> dict[str, str]:
-    """SGLang's switches of the index path, then the profile's own variables."""
+    """SGLang's switches of the index path, what our plugin reads, then the profile's own variables."""
     if profile.hardware.arch != "gfx950":
         return dict(profile.env)
     toggles = profile.toggles()
@@ -64,10 +66,25 @@ def environment(profile: Profile) -> dict[str, str]:
         "SGLANG_HIP_FP4_INDEXER_ROWGROUP": rowgroup and v41,
         "SGLANG_HIP_DSV41_INDEX_K_PAGE8": page8,
     }
-    texts: dict[str, str] = {"SGLANG_DSV4_KV_LAYOUT": profile.kv_layout}
-    if toggles.get("DSV4_KERNELS_DIR") is not None:
-        texts["DSV4_KERNELS_DIR"] = str(toggles["DSV4_KERNELS_DIR"])
-    return {name: str(int(on)) for name, on in switches.items()} | texts | profile.env
+    texts = {"SGLANG_DSV4_KV_LAYOUT": profile.kv_layout}
+    return {name: str(int(on)) for name, on in switches.items()} | texts | _plugin(profile, toggles) | profile.env
+
+
+def _plugin(profile: Profile, toggles: dict[str, Value]) -> dict[str, str]:
+    """The toggles that the plugin reads inside the engine's processes, which inherit none."""
+    named = {
+        "DSV4_BACKEND": profile.indexer.backend,
+        "DSV4_ALLOW_FALLBACK": str(int(bool(toggles.get("DSV4_ALLOW_FALLBACK")))),
+        "DSV4_SHADOW_RECALL": str(int(bool(toggles.get("DSV4_SHADOW_RECALL")))),
+    }
+    kernels = toggles.get("DSV4_KERNELS_DIR")
+    return named if kernels is None else named | {"DSV4_KERNELS_DIR": str(kernels)}
+
+
+def _program(profile: Profile) -> Path:
+    """SGLang's command, beside the Python of its environment."""
+    python = profile.toggles().get("DSV4_ENGINE_PYTHON")
+    return Path(sys.executable if python is None else str(python)).expanduser().with_name("sglang")
 
 
 def fp4_flag(profile: Profile) -> bool:
@@ -102,7 +119,13 @@ def _sizes(profile: Profile) -> dict[str, Option]:
 
 def _parallelism(profile: Profile) -> dict[str, Option]:
     attention = {"--attn-dp-size": profile.dp, "--enable-dp-lm-head": None} if profile.dp > 1 else {}
-    return {"--tp-size": profile.tp, "--ep-size": profile.ep, **attention}
+    return {"--tp-size": profile.tp, "--ep-size": profile.ep, **attention, **_nodes(Nodes.of(profile.toggles()))}
+
+
+def _nodes(nodes: Nodes) -> dict[str, Option]:
+    if nodes.count == 1:
+        return {}
+    return {"--nnodes": nodes.count, "--node-rank": nodes.rank, "--dist-init-addr": nodes.address}
 
 
 def _model(profile: Profile) -> dict[str, Option]:

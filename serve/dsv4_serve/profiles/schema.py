@@ -139,7 +139,19 @@ OWN_FIELDS = {
 }
 INDEXER_FIELDS = {"dtype": "DSV4_INDEXER_DTYPE", "backend": "DSV4_BACKEND"}
 # The other toggles have a field of their own, or choose the profile itself.
-FREE_FLAGS = frozenset({"DSV4_ROWGROUP", "DSV4_PAGE8", "DSV4_SHADOW_RECALL", "DSV4_ALLOW_FALLBACK", "DSV4_KERNELS_DIR"})
+FREE_FLAGS = frozenset(
+    {
+        "DSV4_ROWGROUP",
+        "DSV4_PAGE8",
+        "DSV4_NODES",
+        "DSV4_NODE_RANK",
+        "DSV4_NODE_ADDRESS",
+        "DSV4_ENGINE_PYTHON",
+        "DSV4_SHADOW_RECALL",
+        "DSV4_ALLOW_FALLBACK",
+        "DSV4_KERNELS_DIR",
+    }
+)
 
 
 def _text(value: str | int | bool) -> str:

@@ -1,0 +1,25 @@
+"""A process of SGLang's server on the simulated gfx950: device, AITER, and the stand-ins for compiled code."""
+
+from __future__ import annotations
+
+import importlib
+
+
+def activate() -> None:
+    """Once, before the engine or Triton is imported here."""
+    import simulated_aiter
+    import simulated_gfx950
+
+    simulated_gfx950.activate(absent=frozenset({"aiter", "sgl_kernel", "torchvision"}))
+    simulated_aiter.install()
+
+    import torch
+
+    from dsv4_serve.engines.sglang.hooks import Hooks
+    from simulated_server import cuda, hyper_connections, stand_ins
+
+    torch.set_num_threads(1)
+    cuda.install()
+    mixing = importlib.import_module("aiter.ops.mhc")
+    mixing.mhc_pre, mixing.mhc_post = hyper_connections.mhc_pre, hyper_connections.mhc_post  # type: ignore[attr-defined]
+    Hooks(stand_ins.HOOKS).attach()
