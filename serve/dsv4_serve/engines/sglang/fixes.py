@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4_serve.engines.sglang.hooks import Function, Hook
@@ -15,6 +16,7 @@ log = logging.getLogger("sglang.dsv4")
 
 INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
 POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
+STORAGE = "sglang.srt.mem_cache.hicache_storage"
 UPDATES = "sglang.srt.model_executor.model_runner_components.weight_updater"
 
 DERIVING = frozenset({"load_norm_weight", "load_ape_weight"})
@@ -128,11 +130,35 @@ def _count_over_budget(allocate: Function) -> Function:
     return allocating
 
 
+def _miss_truncated_pages(get: Function) -> Function:
+    """A page file of another length raises in the prefetching thread and, since it exists, is never written again. It
+    is dropped instead, and is a miss.
+    """
+
+    def getting(storage: Any, key: str, target_location: Tensor, target_sizes: Any = None) -> Any:
+        suffixed = storage._get_suffixed_key(key)
+        path = Path(storage.file_path) / f"{suffixed}.bin"
+        wanted = target_location.numel() * target_location.element_size()
+        if path.is_file() and path.stat().st_size != wanted:
+            from dsv4_kernels import counters
+
+            log.warning("%s has %s bytes, a page has %s: dropped", path, path.stat().st_size, wanted)
+            counters.count_fallback("hicache", "page file of another length")
+            path.unlink(missing_ok=True)
+            if storage.metadata_cache is not None:
+                storage.metadata_cache.remove(suffixed)
+            return None
+        return get(storage, key, target_location, target_sizes)
+
+    return getting
+
+
 HOOKS: tuple[Hook, ...] = (
     Hook(INDEXER, "C4Indexer.__init__", _remember_rope_table, "learns the RoPE table's length", needed=True),
     Hook(ADAPTER, "prepare_fp4_k_write_metadata", _bound_by_the_rope_table, "bounds positions by it", needed=True),
     Hook(UPDATES, "_model_load_weights_direct", _load_derived, "a direct update reaches derived weights", needed=True),
     Hook(POOL, "DeepSeekV4IndexerPool.get_index_k_fp4", _read_split_codes, "codes of split pages", needed=True),
     Hook(POOL, "DeepSeekV4IndexerPool.get_index_k_dequant", _read_split_keys, "keys of split pages", needed=True),
+    Hook(STORAGE, "HiCacheFile.get", _miss_truncated_pages, "a truncated page is a miss"),
     Hook(ADAPTER, "_alloc_logits", _count_over_budget, "counts logits past the pooled block", needed=True),
 )

@@ -67,13 +67,14 @@ def _report(get_internal_state: Function) -> Function:
 
 def report() -> dict[str, Any]:
     """What the plugin did in this process, as JSON values."""
-    from dsv4_serve.engines.sglang import plugin, routes
+    from dsv4_serve.engines.sglang import index_format, plugin, routes
 
     chosen = routes.current()
     return {
         "hooks": plugin.hooks().states(),
         "register_seconds": round(plugin.seconds(), 4),
         "index_path": None if chosen is None else chosen.report(),
+        "index_format": index_format.current(),
         **{name: reporter() for name, reporter in REPORTERS.items()},
     }
 

@@ -1,0 +1,1 @@
+"""What the engine's schedulers measure of the index path, and how it reaches SGLang's own /metrics."""
