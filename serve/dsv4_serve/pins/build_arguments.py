@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsv4_serve.errors import UsageError
+from dsv4_serve.pins.identity import identity
 from dsv4_serve.pins.lock import DIGEST, EMBEDDED, ENGINES, IMAGE, ROUTER, UNRESOLVED, Lock
 
 
@@ -14,8 +15,14 @@ def base_reference(lock: Lock, *table: str) -> str:
 
 def build_arguments(lock: Lock, engine: str, channel: str) -> dict[str, str]:
     """Build arguments of the image of an engine. UsageError names the engines that there are."""
+    version = lock.text("dsv4-rocm", "version")
+    named = {
+        "VERSION": version,
+        "IMAGE": f"dsv4-rocm:{version}-{engine}",
+        "IDENTITY": identity(lock.path.parent, engine, channel),
+    }
     if engine == EMBEDDED:
-        return {"BASE_IMAGE": base_reference(lock, "images", "cpu"), "VERSION": lock.text("dsv4-rocm", "version")}
+        return {"BASE_IMAGE": base_reference(lock, "images", "cpu"), **named}
     if engine == ROUTER:
         return {"BASE_IMAGE": base_reference(lock, "images", "cpu"), "ROUTER_VERSION": lock.text("router", "version")}
     if engine not in ENGINES:
@@ -30,5 +37,5 @@ def build_arguments(lock: Lock, engine: str, channel: str) -> dict[str, str]:
         "FLYDSL_VERSION": lock.text("flydsl", "version"),
         "TRITON_COMPILE": lock.text("triton", "compile"),
         "GPU_ARCH": lock.text("rocm", "arch"),
-        "VERSION": lock.text("dsv4-rocm", "version"),
+        **named,
     }

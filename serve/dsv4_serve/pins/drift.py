@@ -52,12 +52,13 @@ def nvidia_packages(names: list[str] | None = None) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m dsv4_serve.pins.drift versions.lock`: exit 1 with every drift, 0 without any."""
-    if len(arguments) != 1:
-        print("usage: python -m dsv4_serve.pins.drift VERSIONS.LOCK", file=sys.stderr)
+    """`python -m dsv4_serve.pins.drift versions.lock [rocm version file]`: exit 1 with every drift, 0 without any."""
+    if len(arguments) not in (1, 2):
+        print("usage: python -m dsv4_serve.pins.drift VERSIONS.LOCK [ROCM_VERSION_FILE]", file=sys.stderr)
         return 2
+    lock, rocm = Path(arguments[0]), Path(arguments[1]) if len(arguments) == 2 else ROCM_VERSION
     try:
-        problems = [str(drift) for drift in base_drift(Lock.read(Path(arguments[0])))]
+        problems = [str(drift) for drift in base_drift(Lock.read(lock), rocm)]
     except CommandError as error:
         problems = [str(error)]
     problems += [f"{name}: another vendor's run time" for name in nvidia_packages()]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from dsv4_serve.errors import CommandError, PreflightError
+from dsv4_serve.image.caches import prepare_caches
 from dsv4_serve.plan import Plan, make_plan
 from dsv4_serve.preflight.container import container_checks
 from dsv4_serve.preflight.hardware import hardware_checks
@@ -14,6 +15,7 @@ from dsv4_serve.preflight.memory import memory_checks
 from dsv4_serve.preflight.model import model_checks
 from dsv4_serve.preflight.result import Result, fail, ok
 from dsv4_serve.preflight.software import cache_folders, remove_stale_locks, software_checks
+from dsv4_serve.preflight.variables import LIST, variable_checks
 from dsv4_serve.provenance import IMAGE_RECORD, PATCH_PROOF
 
 Tell = Callable[[str], None]
@@ -45,10 +47,15 @@ def checks_of(plan: Plan, environ: Mapping[str, str], machine: Machine, proof: P
     yield from model_checks(plan.profile)
     yield from memory_checks(plan.profile, machine)
     yield from software_checks(plan.profile, environ, proof)
+    yield from variable_checks(plan.profile, environ, proof.with_name(LIST))
 
 
 def require_preflight(plan: Plan, environ: Mapping[str, str], machine: Machine, tell: Tell) -> None:
-    """What `dsv4 serve` does first on gfx950: delete stale locks, then check. PreflightError names what failed."""
+    """What `dsv4 serve` does first on gfx950: fill the kernel caches, delete stale locks, check.
+
+    PreflightError names what failed.
+    """
+    prepare_caches(environ, tell)
     for path in remove_stale_locks(cache_folders(environ)):
         tell(f"removed {path}, a lock that no process held")
     results = []

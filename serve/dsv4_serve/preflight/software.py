@@ -16,11 +16,8 @@ from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.provenance import PATCH_PROOF
 
 LOCK_PATTERNS = ("*.lock", "lock", "lock_*")
-CACHES = {
-    "AITER_JIT_DIR": "~/.aiter/jit",
-    "TRITON_CACHE_DIR": "~/.triton/cache",
-    "FLYDSL_RUNTIME_CACHE_DIR": "~/.flydsl",
-}
+CACHES = {"AITER_JIT_DIR": "~/.aiter/jit", "TRITON_CACHE_DIR": "~/.triton/cache"}
+"""Caches whose locks are held by being there. FlyDSL's are advisory: a file that nobody holds hinders nobody."""
 IMPORT_SECONDS = 300.0
 
 FP4 = (
@@ -104,7 +101,7 @@ def patch_proof(path: Path) -> Result:
 
 
 def cache_folders(environ: Mapping[str, str]) -> list[Path]:
-    """Folders of compiled kernels, as their variables name them."""
+    """Folders of compiled kernels with locks that can be left behind, as their variables name them."""
     return [Path(environ.get(name, default)).expanduser() for name, default in CACHES.items()]
 
 
