@@ -11,6 +11,7 @@ import urllib.parse
 import urllib.request
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ USER nobody
 ENTRYPOINT ["/usr/bin/prometheus"]
 """
 UP = ("--wait", "--wait-timeout", "240", "--no-build", "--pull", "never")
+LOCK = Lock.read(REPOSITORY / "versions.lock")
 WHY = unavailable()
 
 
@@ -48,7 +50,7 @@ def test_the_stack_on_a_real_engine(tmp_path: Path) -> None:
             the_api_answers(compose)
             prometheus_scraped_it(compose)
             the_container_is_confined(compose)
-            the_image_says_what_it_is(engine)
+            the_image_says_what_it_is(engine, compose)
             it_comes_back_after_a_kill(compose)
             it_stops_in_good_order(compose)
         except BaseException:
@@ -86,7 +88,7 @@ def build(engine: DockerEngine, scratch: Path) -> None:
     """A Debian base from this machine's own mirror, the product's image on it, and a Prometheus."""
     engine.docker("import", "--change", "ENV PATH=/usr/sbin:/usr/bin:/sbin:/bin", str(base_archive()), BASE)
     wheels()
-    pins = build_arguments(Lock.read(REPOSITORY / "versions.lock"), "embedded", "current") | {"BASE_IMAGE": BASE}
+    pins = build_arguments(LOCK, "embedded", "current") | {"BASE_IMAGE": BASE}
     words = [f"--build-arg={name}={value}" for name, value in pins.items()]
     engine.docker("build", "--quiet", "--file", "Dockerfile.cpu", "--tag", SERVE, *words, ".", cwd=REPOSITORY)
     (scratch / "Dockerfile").write_text(PROMETHEUS_FILE)
@@ -139,11 +141,15 @@ def the_container_is_confined(compose: Compose) -> None:
     assert status["NoNewPrivs"] == "1"
 
 
-def the_image_says_what_it_is(engine: DockerEngine) -> None:
+def the_image_says_what_it_is(engine: DockerEngine, compose: Compose) -> None:
     config = json.loads(engine.docker("image", "inspect", SERVE))[0]["Config"]
     assert config["User"] == "10001:10001"
     assert config["Entrypoint"] == ["dsv4"]
-    assert config["Labels"]["org.opencontainers.image.version"] == "0.1.0"
+    assert config["Labels"]["org.opencontainers.image.version"] == LOCK.text("dsv4-rocm", "version")
+    manifest = get(compose.url("serve", 8001, "/manifest"))
+    assert manifest["image"]["identity"] == config["Labels"]["dsv4.identity"]
+    assert manifest["image"]["base_image"] == BASE
+    assert manifest["backends"]
     plan = json.loads(
         engine.docker("run", "--rm", "--network", "none", SERVE, "plan", "--profile", "v4-pro-tp8", "--json")
     )
@@ -163,11 +169,21 @@ def it_comes_back_after_a_kill(compose: Compose) -> None:
 
 
 def it_stops_in_good_order(compose: Compose) -> None:
-    began = time.monotonic()
-    compose("stop", "serve")
+    """A request that is under way when the stop comes is answered to its end, and then the server leaves by itself."""
+    asked = {"model": "dsv4-tiny", "prompt": "once", "max_tokens": 200, "ignore_eos": True}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(post, compose.url("serve", 8000, "/v1/completions"), asked)
+        within(60, lambda: running(compose), "the request never came to the engine")
+        compose("stop", "serve")
+        assert answer.result()["usage"]["completion_tokens"] == 200
     state = compose.state("serve")
     assert (state["ExitCode"], state["OOMKilled"]) == (0, False)
-    assert time.monotonic() - began < 60
+
+
+def running(compose: Compose) -> bool:
+    with urllib.request.urlopen(compose.url("serve", 8001, "/metrics"), timeout=20) as metrics:
+        lines = metrics.read().decode().splitlines()
+    return any(line.startswith("dsv4_running_requests") and float(line.split()[-1]) >= 1 for line in lines)
 
 
 def within(seconds: float, holds: Callable[[], bool], otherwise: str) -> None:
