@@ -329,7 +329,7 @@ def bootstrap() -> Iterator[str]:
                 break
         time.sleep(0.05)
     yield address
-    for task in server._background_tasks:
+    for task in list(server._background_tasks):
         server._loop.call_soon_threadsafe(task.cancel)
     server.close()
 
