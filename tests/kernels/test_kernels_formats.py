@@ -68,6 +68,17 @@ def test_ceil_e8m0_around_a_power_of_two(byte: int) -> None:
     assert formats.ceil_e8m0(torch.from_numpy(x)).tolist() == [byte, byte, byte + 1]
 
 
+def test_the_byte_of_every_float_is_its_next_power_of_two() -> None:
+    """It follows from the exponent and from whether the mantissa is zero, so these patterns are all its cases."""
+    exponent = np.arange(1, 255, dtype=np.uint32) << 23
+    mantissas = np.concatenate([[0], 1 << np.arange(23), [0x7FFFFF]]).astype(np.uint32)
+    random = np.random.default_rng(5).integers(1 << 23, 0x7F800000, 20_000, dtype=np.uint32)
+    bits = np.concatenate([(exponent[:, None] | mantissas).ravel(), random])
+    mantissa, power = np.frexp(bits.view(np.float32).astype(np.float64))
+    expected = power - (mantissa == 0.5) + 127
+    assert formats.ceil_e8m0(torch.from_numpy(bits.view(np.float32).copy())).tolist() == expected.tolist()
+
+
 def test_ceil_e8m0_of_what_is_not_finite() -> None:
     assert formats.ceil_e8m0(torch.tensor([float("inf"), float("nan")])).tolist() == [255, 255]
 
@@ -155,6 +166,37 @@ def test_e4m3_rounds_to_nearest_and_scales_by_row() -> None:
     error = (values.double() * scale.double()[:, None] - x.double()).abs()
     assert (error <= torch.maximum(x.double().abs() / 16, scale.double()[:, None] * 2.0**-10) * (1 + 1e-6)).all()
     assert values.float().abs().max() == 448
+
+
+def e4m3_values() -> oracle.F64:
+    """The finite values of codes 0..126 by the format's definition: 4 exponent bits of bias 7, 3 mantissa bits."""
+    code = np.arange(127)
+    exponent, mantissa = code >> 3, code & 7
+    values: oracle.F64 = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10.0), mantissa * 2.0**-9)
+    return values
+
+
+def test_e4m3_codes_are_the_format_and_every_float_gets_the_nearest() -> None:
+    """A float's code follows from its sign, exponent, four top bits of mantissa, and whether the rest is zero (normal
+    results) or from its place between two values (subnormal ones): multiples of 2 ** 18 and their neighbours.
+    """
+    codes = torch.arange(127, dtype=torch.uint8)
+    values = e4m3_values()
+    assert codes.view(torch.float8_e4m3fn).double().tolist() == values.tolist()
+    steps = np.arange(0, (0x43E00000 >> 18) + 1, dtype=np.uint32) << 18
+    bits = np.unique(np.concatenate([steps, steps[1:] - 1, steps + 1]))
+    x = np.abs(bits.view(np.float32))
+    x = x[x <= formats.E4M3_MAX]
+    # A row's own maximum sets its scale; beside 448 that is one.
+    rows = np.stack([x, np.full_like(x, formats.E4M3_MAX)], 1)
+    got, scale = formats.quantize_e4m3(torch.from_numpy(rows))
+    assert bool((scale == 1).all())
+    distance = np.abs(values[None, :] - x[:, None].astype(np.float64))
+    nearest = distance == distance.min(1, keepdims=True)
+    even = nearest & ((np.arange(127) % 2 == 0) | (nearest.sum(1, keepdims=True) == 1))
+    assert got[:, 0].view(torch.uint8).tolist() == even.argmax(1).tolist()
+    negative, _ = formats.quantize_e4m3(torch.from_numpy(-rows))
+    assert torch.equal(negative[:, 0].view(torch.uint8), got[:, 0].view(torch.uint8) | 0x80)
 
 
 def test_unknown_convention_names_the_known() -> None:

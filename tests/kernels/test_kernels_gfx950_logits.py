@@ -87,6 +87,39 @@ def test_scales_over_forty_octaves(fast: bool) -> None:
     case.check(case.tables(2, 5), ints(320, 200), 320, fast=fast)
 
 
+@pytest.mark.parametrize("order", ["lockstep", "forward", "reverse"])
+def test_row_groups_windows_and_small_pages_in_any_order(order: Order, fast: bool) -> None:
+    case = Scoring(rows=5, heads=64)
+    seqs, starts, ends = ints(0, 0, 0, 2, 1), ints(0, 63, 64, 0, 100), ints(255, 256, 257, 64, 640)
+    case.check(case.tables(3, 10), ends, 640, seqs=seqs, rows_per_wave=2, splits=2, fast=fast, order=order)
+    case.check(
+        case.tables(3, 10), ends, 640, seqs=seqs, starts=starts, rows_per_wave=2, splits=2, fast=fast, order=order
+    )
+    small = Scoring(rows=4, heads=32, pages=100, spec=PAGE8)
+    ends = ints(63, 64, 65, 300)
+    small.check(small.tables(2, 38), ends, 304, seqs=ints(0, 0, 1, 1), rows_per_wave=4, fast=fast, order=order)
+
+
+BOUNDARIES = (0, 1, 15, 16, 63, 64, 65, 255, 256, 257)
+
+
+@pytest.mark.parametrize("heads", [16, 32, 64, 128])
+def test_every_boundary_on_shuffled_and_shared_pages(heads: int, fast: bool) -> None:
+    case = Scoring(rows=len(BOUNDARIES) + 1, heads=heads, pages=79)
+    table = case.tables(len(BOUNDARIES) + 1, 79)
+    table[3:6, :5] = table[3, 0]
+    case.check(table, ints(*BOUNDARIES, 5000), 5056, splits=2, fast=fast)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 1000), rows=st.integers(10, 70), group=st.sampled_from([1, 2, 4]))
+def test_many_rows(seed: int, rows: int, group: int) -> None:
+    case = Scoring(rows=rows, heads=32, pages=12, seed=seed)
+    seqs = torch.randint(0, 5, (rows,), dtype=torch.int32).sort().values
+    ends = torch.tensor(BOUNDARIES, dtype=torch.int32)[torch.randint(0, len(BOUNDARIES), (rows,))]
+    case.check(case.tables(5, 5), ends, 320, seqs=seqs, rows_per_wave=group, splits=1)
+
+
 def test_128_heads(fast: bool) -> None:
     case = Scoring(rows=2, heads=128)
     case.check(case.tables(2, 3), ints(130, 192), 192, fast=fast)

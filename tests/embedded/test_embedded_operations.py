@@ -1,0 +1,49 @@
+"""The embedded engine reaches the kernels through their public operations alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import dsv4_kernels
+import dsv4_serve.engines.embedded
+
+ENGINE = Path(dsv4_serve.engines.embedded.__file__).parent
+BACKENDS = ("reference", "portable", "gfx950", "hopper", "aiter_backend", "kernel_store", "hip_module", "aot")
+PUBLIC = {"ops", "backends", "counters", "pool", "kv_pages", "formats", "layout", "registry", "fingerprint", "errors"}
+
+
+def imported(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) of every import of the kernels in a file, wherever it stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dsv4_kernels":
+            yield from ((str(node.module), alias.name) for alias in node.names)
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "dsv4_kernels")
+
+
+def test_no_module_of_the_engine_imports_a_backend() -> None:
+    found = {(path.name, *names) for path in ENGINE.rglob("*.py") for names in imported(path)}
+    assert found
+    for file, module, name in sorted(found):
+        part = name if module == "dsv4_kernels" else module.split(".")[1]
+        assert part in PUBLIC, f"{file} imports {module} {name}"
+        assert not name.startswith("_"), f"{file} imports a private name: {module} {name}"
+
+
+def test_the_names_that_are_kept_from_it_exist() -> None:
+    root = Path(dsv4_kernels.__file__).parent
+    assert all((root / name).is_dir() or (root / f"{name}.py").is_file() for name in (*BACKENDS, *PUBLIC))
+    assert not PUBLIC & set(BACKENDS)
+
+
+def test_scoring_and_selection_go_through_ops() -> None:
+    """The indexer calls these and no other function of the kernels."""
+    tree = ast.parse((ENGINE / "indexer.py").read_text())
+    called = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ops"
+    }
+    assert {"write_index_keys", "quantize_query", "paged_logits", "topk"} <= called
