@@ -68,7 +68,7 @@ bench: test-env ## engine against transformers, launcher against the engine's po
 	$(BIN)/python tools/bench_engine.py
 	$(BIN)/python tools/bench_launcher.py
 
-image: $(PRODUCT_STAMP) ## build an image (ENGINE=sglang|vllm|embedded|router, ALLOW_UNRESOLVED=1)
+image: $(PRODUCT_STAMP) ## build an image (ENGINE=sglang|vllm|embedded|router, CHANNEL=, ALLOW_UNRESOLVED=1)
 	@tools/image.sh $(ENGINE)
 
 lock: ## resolve locks/*.in into locks/*.txt

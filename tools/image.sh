@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # image.sh sglang|vllm|embedded|router [more words for docker build]: an image with every pin from versions.lock.
-# ALLOW_UNRESOLVED=1 builds with what nobody has resolved yet; without it such a build is refused.
+# ALLOW_UNRESOLVED=1 builds with what nobody has resolved yet; without it such a build is refused. CHANNEL=audited
+# takes that channel of AITER instead of the lock's default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 engine=${1:?usage: image.sh sglang|vllm|embedded|router}; shift
 dsv4=.venv/bin/dsv4
-allow=(); [[ ${ALLOW_UNRESOLVED:-} == 1 ]] && allow=(--allow-unresolved)
-mapfile -t arguments < <("$dsv4" pins build-args --engine "$engine" "${allow[@]}")
+options=(--engine "$engine"); [[ ${ALLOW_UNRESOLVED:-} == 1 ]] && options+=(--allow-unresolved)
+[[ -n ${CHANNEL:-} ]] && options+=(--channel "$CHANNEL")
+mapfile -t arguments < <("$dsv4" pins build-args "${options[@]}")
 ((${#arguments[@]})) || exit 1
 case $engine in
   embedded)

@@ -31,9 +31,13 @@ class Pin:
         return ".".join((*self.table, self.key))
 
     @property
+    def unresolved(self) -> bool:
+        return self.value == UNRESOLVED
+
+    @property
     def open(self) -> bool:
-        """True for `unresolved`, and for a commit that is not written with its 40 digits."""
-        return self.value == UNRESOLVED or (self.key == COMMIT and len(self.value) != FULL_COMMIT)
+        """True for `unresolved`, and for a commit without all its 40 digits, which the build resolves and records."""
+        return self.unresolved or (self.key == COMMIT and len(self.value) != FULL_COMMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,12 @@ class Lock:
 
 
 def refuse_open(lock: Lock, engine: str, channel: str, allow: bool) -> list[str]:
-    """What a build of `engine` would use unresolved: CommandError with all of it, or its names when allowed."""
+    """What a build of `engine` would use unresolved: CommandError with all of it, or its names when allowed.
+
+    A short commit is none of it: the checkout resolves it, and the image's record has its 40 digits.
+    """
     tables = (("images", "cpu"),) if engine in (EMBEDDED, ROUTER) else (("engines", engine), ("aiter", channel))
-    found = [pin.name for pin in lock.open_pins(tables)]
+    found = [pin.name for pin in lock.open_pins(tables) if pin.unresolved]
     if found and not allow:
         raise CommandError(
             f"{lock.path}: not resolved: {', '.join(found)}; `dsv4 pins resolve` fills them where a registry is"
