@@ -16,8 +16,10 @@ from dsv4_serve.front import Front
 from dsv4_serve.gate import KeyGate
 from dsv4_serve.health import health_routes
 from dsv4_serve.openai_errors import ApiError, not_ready, unknown_model, unknown_route, wrong_method
+from dsv4_serve.openapi import openapi
 from dsv4_serve.pages import page_routes
 from dsv4_serve.proxy import Proxy
+from dsv4_serve.router_routes import router_routes
 from dsv4_serve.validate import ROUTES
 
 
@@ -27,7 +29,9 @@ def public_app(front: Front) -> ASGIApp:
     app.router.routes.extend(Route(path, Proxy(front), methods=["POST"]) for path in ROUTES)
     _add_models(app, front)
     app.include_router(health_routes(front))
+    app.include_router(router_routes(front))
     app.include_router(page_routes(front))
+    _add_openapi(app, front)
     if front.settings.loopback:
         app.include_router(admin_routes(front))
     return KeyGate(app, front.settings.api_keys)
@@ -68,6 +72,14 @@ def _add_models(app: FastAPI, front: Front) -> None:
         if name != front.model:
             raise unknown_model(name, front.model)
         return card()
+
+
+def _add_openapi(app: FastAPI, front: Front) -> None:
+    document = openapi(front)
+
+    @app.get("/openapi.json")
+    async def openapi_json() -> JSONResponse:
+        return JSONResponse(document)
 
 
 async def _api_error(request: Request, error: Exception) -> JSONResponse:

@@ -8,7 +8,7 @@ from dsv4_serve.api_keys import ApiKeys
 from dsv4_serve.openai_errors import bad_key, send_error
 
 # Probes carry no key. The page's frame holds no data: it asks for the key and sends it with /status.json.
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/startupz", "/", "/status.js", "/chart.js", "/status.css"})
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/startupz", "/health", "/", "/status.js", "/chart.js", "/status.css"})
 BEARER = b"bearer "
 
 

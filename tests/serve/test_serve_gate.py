@@ -22,7 +22,7 @@ def guarded(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz", "/"])
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz", "/health", "/"])
 def test_probes_and_the_pages_frame_need_no_key(guarded: Launcher, path: str) -> None:
     assert guarded.get(path).status_code == 200
 

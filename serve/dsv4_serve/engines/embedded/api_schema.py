@@ -17,6 +17,7 @@ from .api_messages import Body, Message, NamedToolChoice, Tool
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1000
 MAX_ALTERNATIVES = 20
 MAX_SEED = 2**63 - 1
 
@@ -40,7 +41,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-StopString = Annotated[str, Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 TokenId = Annotated[int, Field(ge=0)]
 
 
@@ -56,10 +57,11 @@ class GenerationBody(Body):
     n: Annotated[int | None, Field(ge=1, le=MAX_CHOICES, description=f"an integer from 1 to {MAX_CHOICES}")] = None
     stop: Annotated[
         StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None,
-        Field(description=f"a string of at least 1 character, or a list of up to {MAX_STOP_STRINGS} of them"),
+        Field(description=f"a string of 1 to {MAX_STOP_CHARACTERS} characters, or a list of up to {MAX_STOP_STRINGS}"),
     ] = None
     stop_token_ids: Annotated[list[TokenId] | None, Field(description="a list of token ids")] = None
     ignore_eos: Annotated[bool | None, Field(description="true or false")] = None
+    skip_special_tokens: Annotated[bool | None, Field(description="true or false")] = None
     stream: Annotated[bool | None, Field(description="true or false")] = None
     stream_options: Annotated[StreamOptions | None, Field(description='an object such as {"include_usage": true}')] = (
         None
@@ -177,6 +179,13 @@ class CompletionRequest(GenerationBody):
         if self.prompt == [] or (isinstance(self.prompt, list) and [] in self.prompt):
             raise conflict("prompt", "holds an empty list; accepted is at least one prompt of at least one token id")
         return self
+
+    @property
+    def prompts(self) -> int:
+        """How many there are: a string or a list of token ids is one."""
+        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
+            return 1
+        return len(self.prompt)
 
     @property
     def token_limit(self) -> int | None:

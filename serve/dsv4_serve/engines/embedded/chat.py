@@ -49,7 +49,8 @@ class ChatAnswer:
         return cls(served, request, record, conversation, prompt_ids, params, answer_id, created)
 
     async def _choice(self, index: int) -> AsyncGenerator[ChatChunk, None]:
-        choice = ChatChoice(self.conversation, self.served.tokenizer, index, self.record.usage)
+        hide = bool(self.request.skip_special_tokens)
+        choice = ChatChoice(self.conversation, self.served.tokenizer, index, self.record.usage, hide)
         stream = tokens(self.served.engine, f"{self.id}-{index}", self.prompt_ids, self.params[index])
         async with aclosing(stream):
             async for output in stream:

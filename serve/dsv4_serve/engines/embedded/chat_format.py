@@ -97,15 +97,24 @@ class ChatChunk:
 
 
 class ChatChoice:
-    """Parses the tokens of one choice into chunks. `usage` gains what this choice consumed."""
+    """Parses the tokens of one choice into chunks. `usage` gains what this choice consumed.
+
+    With `skip_special_tokens` a special token that is not the format's markup leaves no text.
+    """
 
     def __init__(
-        self, conversation: recipe.ConversationRequest, tokenizer: ModelTokenizer, index: int, usage: Usage
+        self,
+        conversation: recipe.ConversationRequest,
+        tokenizer: ModelTokenizer,
+        index: int,
+        usage: Usage,
+        skip_special_tokens: bool = False,
     ) -> None:
         generator = recipe.ChatCompletionRequest.chunk_generator(conversation, "", "")
         self._parser = recipe.StreamProcessor(generator, conversation.parsing_options, tokenizer.recipe)
         self._logprobs = conversation.inference_options.logprobs
         self._tokenizer = tokenizer
+        self._hidden = tokenizer.special_ids - tokenizer.markup_ids if skip_special_tokens else frozenset()
         self._index = index
         self._usage = usage
         self._undecided: list[TokenOutput] = []
@@ -123,7 +132,7 @@ class ChatChoice:
                 self._usage.cached_tokens = output.cached_tokens
             yield from self._chunks(recipe.InferenceChunk.ready())
         self._usage.completion_tokens += 1
-        if output.finish_reason != "stop":
+        if output.finish_reason != "stop" and output.token_id not in self._hidden:
             self._note_undecided(output)
             yield from self._chunks(self._inference_chunk(output))
         if output.finish_reason is not None and not self.done:

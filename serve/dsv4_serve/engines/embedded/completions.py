@@ -35,6 +35,7 @@ class CompletionChoice:
     def __init__(self, served: Served, request: CompletionRequest, index: int) -> None:
         self._tokenizer = served.tokenizer
         self._text = TextStream(request.stop_strings)
+        self._hidden = served.tokenizer.special_ids if request.skip_special_tokens else frozenset()
         self._waiting: list[LegacyEntry] | None = None if request.logprobs is None else []
         self._index = index
         self.done = False
@@ -46,7 +47,8 @@ class CompletionChoice:
         if finish != "stop":
             if self._waiting is not None:
                 self._waiting.append(legacy_entry(output, self._tokenizer, self._text.decoded_characters))
-            text = self._text.push(self._tokenizer.bytes_of(output.token_id))
+            hidden = output.token_id in self._hidden
+            text = self._text.push(b"" if hidden else self._tokenizer.bytes_of(output.token_id))
         if finish is not None and not self._text.stopped:
             text += self._text.flush()
         if self._text.stopped:

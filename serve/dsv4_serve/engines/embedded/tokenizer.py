@@ -80,6 +80,9 @@ class ModelTokenizer:
     plain: Tokenizer
     recipe: deepseek_recipe.Tokenizer
     token_bytes: tuple[bytes, ...]
+    special_ids: frozenset[int]
+    markup_ids: frozenset[int]
+    """The special tokens that the chat format reads in an answer: markup, never text."""
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of `text` taken literally: no special token, no BOS."""
@@ -113,7 +116,15 @@ def load_tokenizer(directory: Path) -> ModelTokenizer:
     missing = [token for token in CHAT_TOKENS if full.token_to_id(token) is None]
     if missing:
         raise TokenizerError(f"{file}: the chat format needs the tokens {missing}, which it does not have")
-    return ModelTokenizer(full, plain, deepseek_recipe.Tokenizer.from_str(text), _token_bytes(full, description))
+    ids = {token["content"]: int(token["id"]) for token in description["added_tokens"]}
+    return ModelTokenizer(
+        full,
+        plain,
+        deepseek_recipe.Tokenizer.from_str(text),
+        _token_bytes(full, description),
+        frozenset(ids.values()),
+        frozenset(ids[token] for token in CHAT_TOKENS if token in ids),
+    )
 
 
 def _without_added_tokens(description: dict[str, Any]) -> dict[str, Any]:

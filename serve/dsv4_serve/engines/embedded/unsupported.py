@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from .api_messages import Body, OtherPart
 from .api_schema import ChatRequest, CompletionRequest
-from .http_errors import ApiError, invalid, shown
+from .http_errors import ApiError, cut, invalid, shown
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "add_generation_prompt": (True,),
@@ -28,17 +28,19 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "min_p": (0,),
     "min_tokens": (0,),
     "modalities": (["text"],),
+    "no_stop_trim": (False,),
     "parallel_tool_calls": (True,),
     "prediction": (),
     "presence_penalty": (0,),
     "priority": (0,),
     "prompt_logprobs": (),
     "repetition_penalty": (1,),
+    "return_hidden_states": (False,),
     "return_token_ids": (False,),
     "separate_reasoning": (True,),
     "service_tier": ("auto", "default"),
-    "skip_special_tokens": (False,),
     "store": (False,),
+    "stream_reasoning": (True,),
     "structured_outputs": (),
     "suffix": ("",),
     "truncate_prompt_tokens": (),
@@ -83,7 +85,7 @@ def _refuse_parameter(name: str, value: object, known: Iterable[str], *, is_extr
     elif is_extra:
         near = difflib.get_close_matches(name, [*known, *NEUTRAL, *HINTS], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise invalid(name, f"{name} is not a parameter of this route{hint}", "unknown_parameter")
+        raise invalid(cut(name), f"{cut(name)} is not a parameter of this route{hint}", "unknown_parameter")
 
 
 def _refuse_chat(request: ChatRequest) -> None:
@@ -112,7 +114,8 @@ def _refuse_nested(path: str, body: Body) -> None:
     for name, value in (body.model_extra or {}).items():
         if value in EMPTY or (type(body).__name__, name) in NESTED_HARMLESS:
             continue
-        raise invalid(f"{path}.{name}", f"{path}.{name} is not supported by this engine", "unsupported_parameter")
+        full = f"{path}.{cut(name)}"
+        raise invalid(full, f"{full} is not supported by this engine", "unsupported_parameter")
 
 
 def _unsupported(name: str, value: object, accepted: str) -> ApiError:
