@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dsv4_serve.engines.base import EngineRun, check_toggles
+from dsv4_serve.engine_variables.check import EngineVariables, check_variables
+from dsv4_serve.engines.base import EngineAdapter, EngineRun, check_toggles
 from dsv4_serve.engines.select import ADAPTERS
 from dsv4_serve.manifest import describe_flags, redact_command, redact_environment
 from dsv4_serve.models import model_directory
@@ -27,6 +28,13 @@ class Plan:
     profile: Profile
     resolved: Resolved
     warnings: tuple[str, ...]
+    variables: EngineVariables = field(default_factory=EngineVariables)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the log should hold: nothing that was asked for is missing."""
+        passed = [f"{name}: not one of ours, passed on to the engine as it is" for name in self.variables.unmanaged]
+        return [*self.variables.notes, *passed]
 
     def describe(self) -> dict[str, Any]:
         """What --dry-run prints."""
@@ -38,6 +46,8 @@ class Plan:
             "command": redact_command(adapter.command(self.profile)),
             "environment": redact_environment(adapter.environment(self.profile)),
             "flags": describe_flags(self.resolved),
+            "unmanaged": list(self.variables.unmanaged),
+            "notes": list(self.variables.notes),
             "warnings": list(self.warnings),
         }
 
@@ -50,6 +60,23 @@ def make_plan(environ: Mapping[str, str], cli: Mapping[str, str]) -> Plan:
     profile = load_profile(chosen)
     resolved = resolve(profile.toggles(), environ, cli)
     refuse_wrong_nodes(resolved)
-    run = EngineRun(Path(), UNDRAWN_PORT)
-    accepted = check_toggles(ADAPTERS[profile.engine.name](run), resolved)
-    return Plan(apply(profile, resolved), resolved, accepted.warnings)
+    adapter = ADAPTERS[profile.engine.name](EngineRun(Path(), UNDRAWN_PORT))
+    accepted = check_toggles(adapter, resolved)
+    applied = apply(profile, resolved)
+    return Plan(applied, resolved, accepted.warnings, _variables(adapter, applied, resolved, environ))
+
+
+def _variables(
+    adapter: EngineAdapter, profile: Profile, resolved: Resolved, environ: Mapping[str, str]
+) -> EngineVariables:
+    if adapter.name != "sglang":
+        return EngineVariables()
+    python = resolved["DSV4_ENGINE_PYTHON"]
+    return check_variables(
+        environ,
+        adapter.environment(profile),
+        adapter.command(profile),
+        {name: setting.value for name, setting in resolved.settings.items()},
+        profile.hardware.arch,
+        None if python is None else str(python),
+    )

@@ -163,7 +163,7 @@ def test_what_the_engine_cannot_do_is_refused_not_ignored(name: str, value: str)
 
 
 def test_page8_reaches_the_engine_check() -> None:
-    asked = resolve({}, {"DSV4_PAGE8": "1", "DSV4_KV_LAYOUT": "v41"}, {})
+    asked = resolve({}, {"DSV4_PAGE8": "1", "DSV4_ROWGROUP": "1", "DSV4_KV_LAYOUT": "v41"}, {})
     with pytest.raises(PreflightError, match=r"DSV4_KV_LAYOUT=v41 .* it accepts bf16, v4"):
         check_toggles(ADAPTER, asked)
 

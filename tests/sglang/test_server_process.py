@@ -140,7 +140,7 @@ def test_a_chat_streams_the_models_words(server: Launcher) -> None:
     first = "dsv4_time_to_first_token_seconds_count"
     assert after[first] - before[first] == 1
     between = "dsv4_inter_token_latency_seconds_count"
-    assert after[between] - before[between] == 11
+    assert after[between] - before.get(between, 0) == 11
 
 
 def test_a_repeated_prompt_is_found_by_whole_pages(server: Launcher) -> None:

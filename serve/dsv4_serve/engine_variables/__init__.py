@@ -1,0 +1,1 @@
+"""Environment variables of SGLang and AITER: those of the index path typed, and what else the pinned engine knows."""
