@@ -13,8 +13,13 @@ from typing import Any
 import torch
 
 from dsv4_kernels import backends, formats, reference
+from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool
+from dsv4_serve.engines.embedded import engine
+from dsv4_serve.engines.embedded.engine import AsyncEngine
 from dsv4_serve.engines.embedded.model import Model
+from dsv4_serve.engines.embedded.options import EngineOptions
+from dsv4_serve.engines.embedded.tiers.page_group import PageCopier
 
 Make = Callable[[], AbstractContextManager[None]]
 
@@ -96,10 +101,10 @@ def _stale_page() -> AbstractContextManager[None]:
     """Scores of a sequence's second page are taken from its first."""
 
     def changed(original: Any) -> Any:
-        def score(query: Any, pool: Any, weights: Any, page_table: torch.Tensor, *others: Any) -> torch.Tensor:
-            stale = page_table.clone()
+        def score(call: LogitsCall) -> torch.Tensor:
+            stale = call.page_table.clone()
             stale[:, 1:2] = stale[:, :1]
-            result: torch.Tensor = original(query, pool, weights, stale, *others)
+            result: torch.Tensor = original(replace(call, page_table=stale))
             return result
 
         return score
@@ -146,6 +151,41 @@ def _not_a_number() -> AbstractContextManager[None]:
     return _replaced(Model, "forward", changed)
 
 
+def _truncated_tier() -> AbstractContextManager[None]:
+    """Pages come back from a tier with the second half of their scales missing."""
+
+    def changed(original: Any) -> Any:
+        def load(self: PageCopier, regions: Any, page: int, tail: int | None) -> None:
+            scales = regions["index_scale"].clone()
+            scales[len(scales) // 2 :] = 0
+            original(self, {**regions, "index_scale": scales}, page, tail)
+
+        return load
+
+    return _replaced(PageCopier, "load", changed)
+
+
+@contextmanager
+def _other_convention_on_disk() -> Iterator[None]:
+    """A directory written by an engine of another convention, and a fingerprint that does not know conventions."""
+    opened: list[object] = []
+
+    def create(original: Any) -> Any:
+        def made(options: EngineOptions) -> AsyncEngine:
+            if options.disk_dir is not None:
+                opened.append(options.disk_dir)
+                if len(opened) == 1:
+                    options = replace(options, index_convention="cuda_c4")
+            result: AsyncEngine = original(options)
+            return result
+
+        return made
+
+    blind = _replaced(engine, "tier_fingerprint", lambda original: lambda *arguments: "blind")
+    with blind, _replaced(AsyncEngine, "create", create):
+        yield
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault("swapped scale order", _writer(_swap_scales), ("layout", "index"), "scale bytes at position 0"),
     Fault("dropped row", _dropped_row, ("layout",), "at position 255"),
@@ -154,5 +194,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("another quantisation convention", _other_convention, ("layout", "index"), "payload bytes at position"),
     Fault("newest entries instead of the best", _newest_entries, ("answer-700",), "record 0 of"),
     Fault("stale window and compressor state", _stale_state, ("cache-1",), "warm replay 1: prompt 0"),
+    Fault("truncated side region in a tier", _truncated_tier, ("tiers",), "replay from host"),
+    Fault("another quantisation convention on the disk", _other_convention_on_disk, ("tiers",), "page 0 from disk"),
     Fault("a NaN among the logits", _not_a_number, ("answer-50", "finite"), "non-finite logits"),
 )

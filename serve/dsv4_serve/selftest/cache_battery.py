@@ -21,7 +21,7 @@ Answer = list[tuple[int, float | None, tuple[tuple[int, float], ...]]]
 async def cache_battery(subject: Subject, concurrency: int) -> str:
     """Raises ProbeFailed for the first answer that differs from its cold one, by tokens or log-probabilities."""
     length = PROMPT_TOKENS[concurrency]
-    prompts = [_prompt(length, 1000 * concurrency + n) for n in range(concurrency)]
+    prompts = [random_prompt(length, 1000 * concurrency + n) for n in range(concurrency)]
     await subject.engine.forget_cache()
     cold = await subject.at_once(prompts, ANSWER_TOKENS)
     _cached("cold", cold, (0,))
@@ -31,11 +31,11 @@ async def cache_battery(subject: Subject, concurrency: int) -> str:
     for replay in range(1, WARM_REPLAYS + 1):
         warm = await subject.at_once(prompts, ANSWER_TOKENS)
         _cached(f"warm replay {replay}", warm, accepted)
-        _same(f"warm replay {replay}", cold, warm)
+        require_same(f"warm replay {replay}", cold, warm)
     await _flood(subject)
     again = await subject.at_once(prompts, ANSWER_TOKENS)
     _cached("replay after the flood", again, (0,))
-    _same("replay after the flood", cold, again)
+    require_same("replay after the flood", cold, again)
     await subject.engine.check_integrity()
     return f"{concurrency} at once, {length} tokens each: cold, {WARM_REPLAYS} warm, after a flood"
 
@@ -43,10 +43,10 @@ async def cache_battery(subject: Subject, concurrency: int) -> str:
 async def _flood(subject: Subject) -> None:
     """Other prompts over the whole pool, so that nothing of before is left."""
     for number in range(subject.engine.model.pools.capacity_tokens // FLOOD_TOKENS + 1):
-        await subject.complete(_prompt(FLOOD_TOKENS, -1 - number), 1)
+        await subject.complete(random_prompt(FLOOD_TOKENS, -1 - number), 1)
 
 
-def _prompt(tokens: int, seed: int) -> list[int]:
+def random_prompt(tokens: int, seed: int) -> list[int]:
     """Random byte tokens; the first differs in no way from a text's."""
     dice = random.Random(seed)
     return [dice.randrange(18, 274) for _ in range(tokens)]
@@ -60,7 +60,8 @@ def _cached(run: str, answers: Sequence[Sequence[TokenOutput]], accepted: tuple[
             raise ProbeFailed(f"{run}: prompt {number} took {found} tokens from the cache; expected {told}")
 
 
-def _same(run: str, cold: Sequence[Sequence[TokenOutput]], found: Sequence[Sequence[TokenOutput]]) -> None:
+def require_same(run: str, cold: Sequence[Sequence[TokenOutput]], found: Sequence[Sequence[TokenOutput]]) -> None:
+    """ProbeFailed for the first token or log-probability that differs from the cold answers'."""
     for number, (wanted, got) in enumerate(zip(cold, found, strict=True)):
         for place, (a, b) in enumerate(zip(_answer(wanted), _answer(got), strict=False)):
             if a != b:

@@ -16,6 +16,7 @@ from dsv4_serve.selftest.index_readback import index_readback
 from dsv4_serve.selftest.layout_readback import layout_readback
 from dsv4_serve.selftest.outcome import NotRun, Outcome, ProbeFailed
 from dsv4_serve.selftest.subject import Subject, started
+from dsv4_serve.selftest.tier_battery import tier_battery
 
 CONVENTION = "aiter"
 """How index keys are quantised in this product, whatever the engine under test says of itself."""
@@ -43,6 +44,7 @@ def _probes() -> Iterator[tuple[str, Probe]]:
         yield f"needle-{tokens // 1024}k", partial(needle, tokens=tokens)
     for concurrency in PROMPT_TOKENS:
         yield f"cache-{concurrency}", partial(cache_battery, concurrency=concurrency)
+    yield "tiers", tier_battery
     # Last: it looks back at every token of the others.
     yield "finite", _finite
 

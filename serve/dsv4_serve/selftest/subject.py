@@ -42,9 +42,10 @@ class Subject:
         parts = (self.tokenizer.bytes_of(o.token_id) for o in outputs if o.token_id != EOS)
         return b"".join(parts).decode(errors="replace")
 
-    def counter(self, name: str) -> float:
+    def counter(self, name: str, **labels: str) -> float:
         families = text_string_to_metric_families(self.engine.metrics_text())
-        return sum(s.value for family in families for s in family.samples if s.name == name)
+        samples = [s for family in families for s in family.samples if s.name == name]
+        return sum(s.value for s in samples if labels.items() <= s.labels.items())
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from dsv4_kernels import backends, fingerprint
-from dsv4_serve.provenance import source_digests
+from dsv4_serve.provenance import source_digests, tree_digest
 
 from ..config import ModelConfig
 from ..options import EngineOptions
@@ -21,8 +21,8 @@ from .page_group import PageCopier
 def tier_fingerprint(options: EngineOptions, config: ModelConfig, context_length: int, pools: CachePools) -> str:
     """sha256 (64 hex digits) of all that decides about a page's bytes.
 
-    Besides the format these are the weights, and what rounding depends on: our sources, torch, the CPU's vector width,
-    threads, and the context length, which fixes how many slots attention sums over.
+    Besides the format these are the weights, and what rounding depends on: sources of engine and kernels, torch, the
+    CPU's vector width, threads, and the context length, which fixes how many slots attention sums over.
     """
     writers = {s.op: s.selected for s in backends.selections(torch.device(options.device))}
     parts = {
@@ -39,7 +39,7 @@ def tier_fingerprint(options: EngineOptions, config: ModelConfig, context_length
         "threads": options.threads or 1,
         "torch": torch.__version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "sources": source_digests(),
+        "sources": [tree_digest(Path(__file__).parents[1]), source_digests()["dsv4_kernels"]],
     }
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
