@@ -17,7 +17,7 @@ from dsv4_serve.flags import Value
 
 PLUGINS = "SGLANG_PLUGINS"
 OUR_PLUGIN = "dsv4"
-SGLANG = ("SGLANG_", "SGL_")
+SGLANG, AITER = ("SGLANG_", "SGL_"), "AITER_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,11 @@ def _refuse_overruled(found: Mapping[str, str], built: Mapping[str, str]) -> Non
 
 def _refuse_unknown(unmanaged: Sequence[str], origins: Mapping[str, str], python: str | None, aiter_list: Path) -> None:
     for name in unmanaged:
-        known = sglang_names(python) if name.startswith(SGLANG) else aiter_names(aiter_list)
+        if name.startswith(SGLANG):
+            known = sglang_names(python)
+        else:
+            # Nobody lists FlyDSL's.
+            known = aiter_names(aiter_list) if name.startswith(AITER) else None
         if known is not None and name not in known:
             engine = "SGLang" if name.startswith(SGLANG) else "AITER"
             nearest = difflib.get_close_matches(name, [*BY_NAME, *known], n=1, cutoff=0.6)

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-AITER_LIST = Path("/opt/dsv4/aiter-variables.json")
-"""What `python -m dsv4_serve.engine_variables.extract` wrote when the image was built."""
+AITER_LIST = Path("/usr/share/dsv4-rocm/aiter-variables.json")
+"""What the image's build found in AITER's sources (`dsv4_serve.image.variables`)."""
 WHERE = "import importlib.util as u; s = u.find_spec('sglang'); print(s.origin if s else '')"
 LOOKUP_SECONDS = 60.0
 
