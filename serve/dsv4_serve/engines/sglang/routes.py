@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv4_serve.engines.sglang import symbols
 from dsv4_serve.engines.sglang.hooks import HookError
 from dsv4_serve.engines.sglang.index_path import IndexPath
+from dsv4_serve.engines.sglang.symbols import Found
+from dsv4_serve.engines.sglang.symbols import check as check_symbols
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,7 @@ class Routes:
     path: IndexPath
     device: str
     selections: dict[str, Selection]
-    symbols: tuple[symbols.Found, ...]
+    symbols: tuple[Found, ...]
 
     def aiter(self, operation: str) -> bool:
         """Whether AITER's own kernel serves it, so that SGLang's adapter runs as it is."""
@@ -46,8 +47,8 @@ class Routes:
                     "symbol": found.symbol.path,
                     "flags": found.symbol.flags,
                     "problem": found.problem or None,
-                    "operation": found.symbol.operation,
-                    "served_by": self.selections[found.symbol.operation].selected,
+                    "operation": found.symbol.operation or None,
+                    "served_by": self._serves(found),
                 }
                 for found in self.symbols
             ],
@@ -62,11 +63,15 @@ class Routes:
         lines = [f"FP4 index path on {self.device}, AITER {aiter_version()}"]
         lines += [f"  {op}: {s.selected} ({s.reason})" for op, s in self.selections.items()]
         lines += [
-            f"  missing {f.symbol.path}: {f.problem}; {self.selections[f.symbol.operation].selected} serves instead"
+            f"  missing {f.symbol.path}: {f.problem}; {self._serves(f)} serves instead"
             for f in self.symbols
             if f.problem
         ]
         return "\n".join(lines)
+
+    def _serves(self, found: Found) -> str:
+        selection = self.selections.get(found.symbol.operation)
+        return "aiter" if selection is None else selection.selected
 
 
 _current: Routes | None = None
@@ -86,7 +91,10 @@ def activate(path: IndexPath, device: torch.device) -> Routes:
     from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 
     global _current
-    found = symbols.check(path)
+    found = check_symbols(path)
+    unserved = [f"{f.symbol.path} ({f.problem}), reached by {f.symbol.flags}" for f in found if f.unserved]
+    if unserved:
+        raise HookError(f"AITER {aiter_version()} lacks what nothing else serves: {'; '.join(unserved)}")
     requested = os.environ.get(BACKEND, "auto") or "auto"
     allow_fallback = os.environ.get(ALLOW_FALLBACK, "0") == "1"
     directory = os.environ.get(KERNELS_DIR)

@@ -32,11 +32,24 @@ def _rowgroup(path: IndexPath) -> bool:
     return path.rowgroup
 
 
+def _sparse_attention(path: IndexPath) -> bool:
+    from sglang.srt.layers.attention.hip_flash_mla import resolve_hip_flashmla_backend
+
+    return path.used and resolve_hip_flashmla_backend() == "aiter_sparse"
+
+
+def _opus_prefill(path: IndexPath) -> bool:
+    from sglang.srt.environ import envs
+
+    return path.used and bool(envs.SGLANG_OPT_HIP_OPUS_SPARSE_PREFILL.get())
+
+
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """`module`'s `name`, which SGLang calls with `positional` arguments and `named` ones (None: it is not called).
+    """`module`'s `name`, which SGLang calls with `positional` arguments and `named` ones (None: only its being there is
+    checked).
 
-    `operation` is ours that serves instead; `flags` says in words what `reached` decides.
+    `operation` is ours that serves instead, empty if nothing of ours can; `flags` says in words what `reached` decides.
     """
 
     module: str
@@ -97,7 +110,22 @@ SYMBOLS: tuple[Symbol, ...] = (
         8,
         ("weight_scale", "kv_block_size", "out", *_GROUPED),
     ),
+    Symbol(
+        "aiter.ops.triton.attention.pa_decode_sparse",
+        "pa_decode_sparse",
+        "",
+        "SGLANG_HACK_FLASHMLA_BACKEND=aiter_sparse, which auto means on gfx950",
+        _sparse_attention,
+    ),
+    Symbol(
+        "aiter.ops.pa_sparse_prefill_opus",
+        "pa_sparse_prefill_opus",
+        "",
+        "SGLANG_OPT_HIP_OPUS_SPARSE_PREFILL",
+        _opus_prefill,
+    ),
 )
+"""The index path whole, and the attention over what it selects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +134,11 @@ class Found:
 
     symbol: Symbol
     problem: str
+
+    @property
+    def unserved(self) -> bool:
+        """Whether requests that reach it would fail."""
+        return bool(self.problem) and not self.symbol.operation
 
 
 def check(path: IndexPath) -> tuple[Found, ...]:
