@@ -8,5 +8,8 @@ for name in sglang sgl-kernel; do
 done
 git clone --quiet --depth 1 --branch "v$version" https://github.com/sgl-project/sglang /opt/sglang
 python3 -m pip install --no-deps "sglang==$version"
+# The launcher starts this one, whatever else is called so.
+printf '#!/bin/sh\nexec %s "$@"\n' "$(command -v sglang)" > "${ROOT:-/opt/dsv4-rocm}/bin/sglang"
+chmod 755 "${ROOT:-/opt/dsv4-rocm}/bin/sglang"
 cd /opt/sglang/sgl-kernel
 AMDGPU_TARGET=$arch python3 setup_rocm.py install

@@ -65,6 +65,32 @@ def test_the_pin_check(root: Path) -> None:
     assert done.stderr == "drift: rocm: pinned is 10.0.0, found is 7.2.0\n"
 
 
+def test_the_launcher_sees_the_engines_packages_behind_its_own(tmp_path: Path) -> None:
+    """A base of its own stands for the engine's; through its .pth file it has what this environment has."""
+    base, launcher, root = tmp_path / "base", tmp_path / "launcher", tmp_path / "root"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(base)], check=True)
+    site = next(base.glob("lib/python*/site-packages"))
+    here = Path(sys.executable).parent.parent
+    (site / "here.pth").write_text(
+        f"import site; site.addsitedir({str(next(here.glob('lib/python*/site-packages')))!r})\n"
+    )
+    (root / "locks").mkdir(parents=True)
+    (root / "locks" / "product.txt").write_text(f"torch=={version('torch')}\n")
+    done = run(
+        "launcher.sh",
+        ROOT=str(root),
+        LAUNCHER=str(launcher),
+        PATH=f"{base / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        PIP_DISABLE_PIP_VERSION_CHECK="1",
+    )
+    assert done.returncode == 0, done.stderr
+    command = [str(launcher / "bin" / "dsv4"), "plan", "--profile", "v4-pro-tp8", "--json"]
+    found = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout)["index_bytes_per_token"]["fp4"] == 510
+    prefix = [str(root / "bin" / "python3"), "-c", "import sys; print(sys.prefix)"]
+    assert subprocess.run(prefix, capture_output=True, text=True, check=True).stdout.strip() == str(base)
+
+
 def git(folder: Path, *words: str) -> str:
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
     return subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
