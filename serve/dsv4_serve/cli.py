@@ -56,6 +56,7 @@ def serve(
     idle_seconds: Annotated[float, typer.Option(help="longest time without a byte on a request")] = 600.0,
     max_inflight: Annotated[int, typer.Option(help="requests under way above which 429 is answered")] = 512,
     max_body_mib: Annotated[int, typer.Option(help="largest request body in MiB")] = 32,
+    max_choices: Annotated[int, typer.Option(help="largest n, and most prompts of a completion")] = 128,
     preflight: Annotated[bool, typer.Option(help="on gfx950: check the machine, the model and the image first")] = True,
 ) -> int:
     """Start the engine of a profile and serve the OpenAI API in front of it."""
@@ -81,6 +82,7 @@ def serve(
         idle_seconds=idle_seconds,
         max_inflight=max_inflight,
         max_body_bytes=max_body_mib << 20,
+        max_choices=max_choices,
         json_logs=json_logs,
         api_keys=ApiKeys(_optional_text(plan.resolved["DSV4_API_KEYS_FILE"])),
     )
@@ -88,7 +90,7 @@ def serve(
         _print_plan(plan.describe(), as_json)
         return 0
     checked = plan if preflight and plan.profile.hardware.arch == "gfx950" else None
-    return _serve(settings, plan.warnings, verbose, checked)
+    return _serve(settings, plan, verbose, checked)
 
 
 @app.command("tiny-model")
@@ -177,7 +179,7 @@ def main() -> None:
         sys.exit(code or 0)
 
 
-def _serve(settings: Any, warnings: tuple[str, ...], verbose: bool, checked: Any) -> int:
+def _serve(settings: Any, plan: Any, verbose: bool, checked: Any) -> int:
     import logging
 
     from dsv4_serve.engines.select import ADAPTERS
@@ -186,8 +188,10 @@ def _serve(settings: Any, warnings: tuple[str, ...], verbose: bool, checked: Any
     from dsv4_serve.server import serve as run_server
 
     configure_logs(settings.json_logs, logging.DEBUG if verbose else logging.INFO)
-    for warning in warnings:
+    for warning in plan.warnings:
         log.warning("%s", warning)
+    for remark in plan.remarks:
+        log.info("%s", remark)
     if not settings.loopback and not settings.api_keys.required:
         log.warning("listening on %s without an API key; --api-keys-file sets some", settings.host)
     if checked is not None:
@@ -196,7 +200,7 @@ def _serve(settings: Any, warnings: tuple[str, ...], verbose: bool, checked: Any
 
         require_preflight(checked, os.environ, Machine.here(), log.info)
     model_dir = prepare_model(settings.profile.model)
-    return run_server(settings, ADAPTERS[settings.profile.engine.name], model_dir, warnings)
+    return run_server(settings, ADAPTERS[settings.profile.engine.name], model_dir, plan.warnings)
 
 
 def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
@@ -211,6 +215,10 @@ def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"env       {name}={text}")
     for name, flag in plan["flags"].items():
         typer.echo(f"flag      {name}={json.dumps(flag['value'])} ({flag['origin']})")
+    for name in plan["unmanaged"]:
+        typer.echo(f"unmanaged {name}")
+    for note in plan["notes"]:
+        typer.echo(f"note      {note}")
     for warning in plan["warnings"]:
         typer.echo(f"warning   {warning}")
 

@@ -8,14 +8,13 @@ import socket
 from collections.abc import Generator
 
 import uvicorn
-from starlette.types import ASGIApp, Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp
 
 from dsv4_serve.errors import PreflightError
+from dsv4_serve.front_protocol import FrontProtocol
 
 CLOSE_SECONDS = 2
 BACKLOG = 1024
-TRANSPORT = "dsv4.connection"
 
 
 def bind(host: str, port: int, option: str) -> socket.socket:
@@ -34,19 +33,6 @@ def url(listener: socket.socket) -> str:
     return f"http://{shown}:{port}"
 
 
-class AbortableProtocol(HttpToolsProtocol):
-    """uvicorn's, with the transport in reach of the application, which no ASGI message closes at once."""
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {TRANSPORT: {"transport": self.transport}}
-
-
-def abort_connection(scope: Scope) -> None:
-    """Drop a client's connection with whatever it has not read yet."""
-    scope["extensions"][TRANSPORT]["transport"].abort()
-
-
 class _Server(uvicorn.Server):
     """Without uvicorn's own signal handlers: the launcher drains before it closes."""
 
@@ -61,7 +47,7 @@ class Listener:
     def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
         config = uvicorn.Config(
             app,
-            http=AbortableProtocol,
+            http=FrontProtocol,
             ws="none",
             lifespan="off",
             access_log=False,

@@ -11,6 +11,19 @@ from dsv4_serve.engines.embedded.http_errors import ApiError, invalid, unknown_m
 
 __all__ = ["ApiError", "invalid", "unknown_model"]
 
+STATUSES = {
+    400: "malformed, out of range, or more than the context holds",
+    401: "no API key, or none of this server's",
+    404: "no such model or route",
+    405: "this route takes another method",
+    408: "the request did not arrive in time",
+    413: "the body is larger than the limit",
+    429: "too many requests are under way",
+    431: "the headers are larger than the limit",
+    502: "the engine broke off",
+    503: "not ready: starting, restarting, or shutting down",
+    504: "the request reached a limit of time",
+}
 RETRY_SECONDS = {"starting": 2, "unhealthy": 2, "restarting": 5, "draining": 10, "dead": 10}
 
 
@@ -51,6 +64,21 @@ def engine_lost(reason: str) -> ApiError:
 def took_too_long(what: str, seconds: float) -> ApiError:
     message = f"The request was ended: {what} {seconds:g} s, the limit of this server."
     return ApiError(504, message, "timeout_error", None, "request_timeout")
+
+
+def not_http() -> ApiError:
+    return ApiError(400, "This is not an HTTP/1.1 request.", code="invalid_http")
+
+
+def head_too_large(limit: int) -> ApiError:
+    return ApiError(
+        431, f"The head of the request exceeds {limit} bytes, the limit of this server.", code="head_too_large"
+    )
+
+
+def head_too_slow(limit: float) -> ApiError:
+    message = f"The head of the request did not arrive within {limit:g} s, the limit of this server."
+    return ApiError(408, message, "timeout_error", None, "request_timeout")
 
 
 def error_event(error: ApiError) -> bytes:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from dsv4_serve.engines.connection import EngineConnection, EngineUnreachableError
 from dsv4_serve.exchange import Exchange
 from dsv4_serve.front import Front
-from dsv4_serve.listeners import abort_connection
+from dsv4_serve.front_protocol import abort_connection
 from dsv4_serve.logs import log
 from dsv4_serve.metrics.names import CLIENT_LEFT, ENGINE_BROKE_OFF
 from dsv4_serve.openai_errors import ApiError, engine_lost, error_event, not_ready, send_error, too_many
@@ -61,7 +61,7 @@ class Proxy:
         if front.inflight > front.settings.max_inflight:
             raise too_many(front.settings.max_inflight)
         body = await _unless_cut(exchange, read_body(scope, receive, front.settings.max_body_bytes, exchange))
-        check_body(exchange.path, body, front.model)
+        check_body(exchange.path, body, front.model, front.settings.max_choices)
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await _unless_cut(exchange, self._forward(exchange, body, send), gone)

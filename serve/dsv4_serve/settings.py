@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass, field
 
 from dsv4_serve.api_keys import ApiKeys
+from dsv4_serve.engines.embedded.api_schema import MAX_CHOICES
 from dsv4_serve.errors import UsageError
 from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.resolve import Resolved
@@ -31,6 +32,7 @@ class ServeSettings:
     idle_seconds: float = 600.0
     max_inflight: int = 512
     max_body_bytes: int = 32 << 20
+    max_choices: int = MAX_CHOICES
     json_logs: bool = False
     api_keys: ApiKeys = field(default_factory=ApiKeys)
 
@@ -54,6 +56,7 @@ class ServeSettings:
         require(self.restart.limit >= 0, "--max-restarts", self.restart.limit, "0 (never) or more")
         require(self.restart.first_delay >= 0, "--restart-delay", self.restart.first_delay, "0 or more")
         require(self.max_inflight >= 1, "--max-inflight", self.max_inflight, "1 or more")
+        require(1 <= self.max_choices <= MAX_CHOICES, "--max-choices", self.max_choices, f"1 to {MAX_CHOICES}")
         require(self.max_body_bytes >= 1, "--max-body-mib", self.max_body_bytes, "1 or more")
 
     @property

@@ -43,11 +43,19 @@ async def read_body(scope: Scope, receive: Receive, limit: int, exchange: Exchan
             return b"".join(parts)
 
 
-def check_body(path: str, body: bytes, served: str) -> Body:
-    """The parsed request; ApiError 400 for a malformed one, 404 for a model that is not served here."""
+def check_body(path: str, body: bytes, served: str, max_choices: int) -> Body:
+    """The parsed request; ApiError 400 for a malformed one, 404 for a model that is not served here.
+
+    A request makes no more than `max_choices` choices, over all its prompts.
+    """
     request = parse(ROUTES[path], body)
     if request.model is None:
         raise invalid("model", f"model is missing; {served!r} is served", "missing_required_parameter")
     if request.model != served:
         raise unknown_model(request.model, served)
+    prompts = request.prompts if isinstance(request, CompletionRequest) else 1
+    if prompts * request.choices > max_choices:
+        of = "n" if prompts == 1 else "prompt"
+        told = f"{prompts} prompts with n={request.choices} are {prompts * request.choices} choices"
+        raise invalid(of, f"{told}; accepted are up to {max_choices} in a request")
     return request

@@ -87,3 +87,15 @@ def test_a_script_forces_tokens_then_lets_go() -> None:
 def test_wrong_parameters_name_value_and_accepted(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{field}={value}: accepted is"):
         SamplingParams(**{"max_tokens": 1, field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-40])
+def test_a_temperature_next_to_0_is_greedy(temperature: float) -> None:
+    logits = torch.tensor([[0.1, 3.0, -2.0, 2.9999]])
+    assert sample(logits, [sampler(temperature=temperature, seed=1)], [0])[0].token_id == 1
+
+
+def test_a_top_k_beyond_the_vocabulary_keeps_it_all() -> None:
+    logits = torch.zeros(1, 4)
+    drawn = {sample(logits, [sampler(temperature=1.0, top_k=2**100, seed=n)], [0])[0].token_id for n in range(64)}
+    assert drawn == {0, 1, 2, 3}

@@ -124,6 +124,11 @@ def _accepted(model: type[BaseModel], path: str, error: ErrorDetails) -> str | N
     return f"accepted is {top.description}"
 
 
+def cut(name: str) -> str:
+    """A name of the client's choosing, so that it cannot fill an error or a log."""
+    return name if len(name) <= SHOWN_VALUE_CHARACTERS else f"{name[:SHOWN_VALUE_CHARACTERS]}..."
+
+
 def shown(value: object) -> str:
     """A value of a request as JSON, cut so that an error stays readable."""
     text = json.dumps(value, ensure_ascii=False)

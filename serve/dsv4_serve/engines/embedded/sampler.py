@@ -60,11 +60,12 @@ def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler], produced: S
 def _draw(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[int]:
     params = [s.params for s in samplers]
     vocab = logits.shape[1]
-    temperature = torch.tensor([p.temperature for p in params])[:, None]
+    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)[:, None]
     order = torch.sort(logits, stable=True, dim=-1, descending=True)
-    probabilities = (order.values / temperature).softmax(-1, dtype=torch.float64)
+    # Less the highest first: at a temperature next to 0 the quotient of any other number is infinite.
+    probabilities = ((order.values - order.values[:, :1]).double() / temperature).softmax(-1)
     rank = torch.arange(vocab)
-    top_k = torch.tensor([p.top_k or vocab for p in params])[:, None]
+    top_k = torch.tensor([min(p.top_k or vocab, vocab) for p in params])[:, None]
     probabilities = probabilities.masked_fill_(rank >= top_k, 0)
     probabilities /= probabilities.sum(-1, keepdim=True)
     before = probabilities.cumsum(-1) - probabilities
