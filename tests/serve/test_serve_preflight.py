@@ -55,7 +55,7 @@ def test_a_good_machine_passes_every_check(machine: Simulated) -> None:
     assert list(results) == [
         *("flags", "architecture", "/dev/kfd", "idle GPUs", "shared memory", "locked memory", "open files"),
         *("folder /models", "folder /cache", "image", "weights"),
-        *("page size", "memory fraction", "workspace", "AITER", "patches", "JIT locks", "AITER variables"),
+        *("page size", "memory fraction", "workspace", "AITER", "patches", "JIT locks"),
     ]
 
 
@@ -304,24 +304,6 @@ def test_an_unknown_name_in_the_environment_is_found(machine: Simulated) -> None
     environ = machine.environment() | {"DSV4_INDEXER_DTPYE": "fp4"}
     (result,) = preflight(environ, {}, machine.machine(), machine.proof)
     assert (result.level, "did you mean DSV4_INDEXER_DTYPE?" in result.found) == ("fail", True)
-
-
-@pytest.mark.parametrize("where", ["environment", "profile"])
-def test_a_variable_that_aiter_does_not_read_is_found(machine: Simulated, where: str) -> None:
-    environ, cli = machine.environment(), {"DSV4_PROFILE": "v4-pro-tp8", "DSV4_MODEL": str(machine.model)}
-    if where == "environment":
-        environ["AITER_LOG_LEVL"] = "debug"
-    else:
-        path = machine.root / "spoiled.yaml"
-        path.write_text(Path(load_path()).read_text() + "env: {AITER_LOG_LEVL: debug}\n")
-        cli["DSV4_PROFILE"] = str(path)
-    found = {r.name: r for r in preflight(environ, cli, machine.machine(), machine.proof)}
-    assert failed(found) == ["AITER variables"]
-    assert "AITER_LOG_LEVL (did you mean AITER_LOG_LEVEL?)" in found["AITER variables"].found
-    machine.proof.with_name("aiter-variables.json").write_text("no")
-    assert failed(check(machine)) == ["AITER variables"]
-    machine.proof.with_name("aiter-variables.json").unlink()
-    assert check(machine)["AITER variables"].level == "warn"
 
 
 def test_flydsl_leaves_lock_files_that_hinder_nobody(machine: Simulated) -> None:

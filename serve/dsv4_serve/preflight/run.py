@@ -15,7 +15,6 @@ from dsv4_serve.preflight.memory import memory_checks
 from dsv4_serve.preflight.model import model_checks
 from dsv4_serve.preflight.result import Result, fail, ok
 from dsv4_serve.preflight.software import cache_folders, remove_stale_locks, software_checks
-from dsv4_serve.preflight.variables import LIST, variable_checks
 from dsv4_serve.provenance import IMAGE_RECORD, PATCH_PROOF
 
 Tell = Callable[[str], None]
@@ -47,7 +46,6 @@ def checks_of(plan: Plan, environ: Mapping[str, str], machine: Machine, proof: P
     yield from model_checks(plan.profile)
     yield from memory_checks(plan.profile, machine)
     yield from software_checks(plan.profile, environ, proof)
-    yield from variable_checks(plan.profile, environ, proof.with_name(LIST))
 
 
 def require_preflight(plan: Plan, environ: Mapping[str, str], machine: Machine, tell: Tell) -> None:
