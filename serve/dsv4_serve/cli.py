@@ -194,6 +194,10 @@ def _serve(settings: Any, plan: Any, verbose: bool, checked: Any) -> int:
         log.info("%s", remark)
     if not settings.loopback and not settings.api_keys.required:
         log.warning("listening on %s without an API key; --api-keys-file sets some", settings.host)
+    if settings.profile.hardware.arch == "gfx950":
+        from dsv4_serve.preflight.run import prepare_kernels
+
+        prepare_kernels(os.environ, log.info)
     if checked is not None:
         from dsv4_serve.preflight.machine import Machine
         from dsv4_serve.preflight.run import require_preflight

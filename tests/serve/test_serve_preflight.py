@@ -364,8 +364,14 @@ def test_any_machine_serves_the_tiny_model() -> None:
     assert done.stdout.startswith("ok    flags")
 
 
-def test_serve_refuses_a_machine_without_the_gpus(machine: Simulated) -> None:
+def test_serve_refuses_a_machine_without_the_gpus(machine: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, folder in machine.environment().items():
+        monkeypatch.setenv(name, folder)
+    has_a_stale_lock(machine)
     done = dsv4("serve", "--profile", "v4-pro-tp8", "--model", str(machine.model), "--port", "0", "--admin-port", "0")
     assert done.returncode == 3
     assert "this machine cannot serve profile v4-pro-tp8 (--no-preflight starts anyway):" in done.stderr
     assert "accepted: 8 or more GPUs, all gfx950" in done.stderr
+    # The kernel caches were put in order before.
+    assert "lock_module_moe, a lock that no process held" in done.stderr
+    assert all(Path(folder).is_dir() for folder in machine.environment().values())

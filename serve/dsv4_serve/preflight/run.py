@@ -48,14 +48,15 @@ def checks_of(plan: Plan, environ: Mapping[str, str], machine: Machine, proof: P
     yield from software_checks(plan.profile, environ, proof)
 
 
-def require_preflight(plan: Plan, environ: Mapping[str, str], machine: Machine, tell: Tell) -> None:
-    """What `dsv4 serve` does first on gfx950: fill the kernel caches, delete stale locks, check.
-
-    PreflightError names what failed.
-    """
+def prepare_kernels(environ: Mapping[str, str], tell: Tell) -> None:
+    """What `dsv4 serve` does first on gfx950: fill the kernel caches from the image, delete stale locks in them."""
     prepare_caches(environ, tell)
     for path in remove_stale_locks(cache_folders(environ)):
         tell(f"removed {path}, a lock that no process held")
+
+
+def require_preflight(plan: Plan, environ: Mapping[str, str], machine: Machine, tell: Tell) -> None:
+    """What `dsv4 serve` asks on gfx950 before it loads anything. PreflightError names what failed."""
     results = []
     for result in checks_of(plan, environ, machine):
         tell(f"preflight: {result.level}: {result.name}: {result.found}")
