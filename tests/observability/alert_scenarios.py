@@ -125,6 +125,22 @@ SCENARIOS: tuple[Scenario, ...] = (
         JOB,
     ),
     Scenario(
+        "CachePagesRefused",
+        {f'dsv4_kv_refused_pages_total{{tier="disk",reason="truncated",{A}}}': "0x9 2x20"},
+        9,
+        11,
+        "a:8001: pages of the disk tier were not used: truncated",
+        INSTANCE | {"tier": "disk", "reason": "truncated"},
+    ),
+    Scenario(
+        "CachePagesNotKept",
+        {f'dsv4_kv_unsaved_pages_total{{tier="disk",reason="full",{A}}}': "0x9 0+5x20"},
+        14,
+        18,
+        "a:8001: the disk tier cannot keep pages: full",
+        INSTANCE | {"tier": "disk", "reason": "full"},
+    ),
+    Scenario(
         "DeviceMemoryLow",
         {
             f'dsv4_device_memory_total_bytes{{device="0000:05:00.0",{A}}}': "1000x30",

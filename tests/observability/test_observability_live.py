@@ -47,7 +47,9 @@ def expressions() -> dict[str, str]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     model = tmp_path_factory.mktemp("models") / "dsv4-tiny"
     write_tiny_model(model)
-    with Launcher(model, ["--profile", "tiny"], command=COMMAND) as running:
+    disk = tmp_path_factory.mktemp("tiers") / "disk"
+    tiers = ["--hicache", "--hicache-host-bytes", "4MiB", "--hicache-disk-dir", str(disk)]
+    with Launcher(model, ["--profile", "tiny", *tiers], command=COMMAND) as running:
         yield running
 
 
@@ -116,3 +118,15 @@ def test_prometheus_sees_what_the_server_says(prometheus: PrometheusServer, serv
     wait_until(lambda: set(by_length()) == {"512", "1024", "2048"}, "a rate for each length that was asked")
     assert by_length()["512"] == 0, "prompts below one page never hit"
     assert by_length()["1024"] > 0
+
+
+def test_the_tiers_have_series_of_their_own(prometheus: PrometheusServer) -> None:
+    def tiers_of(expression: str) -> dict[str, float]:
+        return {s["metric"]["tier"]: float(s["value"][1]) for s in prometheus.query(expression)}
+
+    capacity = tiers_of('dsv4_kv_capacity_tokens{region="main"}')
+    assert capacity == {"gpu": 65536, "host": 4 * (1 << 20) // 425792 * 256, "disk": (4 << 30) // 429888 * 256}
+    assert tiers_of('dsv4_kv_expected_tokens{region="main"}') == capacity
+    wait_until(lambda: tiers_of("dsv4_kv_stored_pages_total")["disk"] > 0, "pages on the disk")
+    assert set(tiers_of("dsv4_cached_tokens_total")) == {"gpu", "host", "disk"}
+    assert set(tiers_of("sum by (tier) (dsv4_kv_refused_pages_total)").values()) == {0}

@@ -120,6 +120,22 @@ ALERTS: tuple[Alert, ...] = (
         "Prompts changed, replicas lost their affinity, or the pool evicts what comes back. See hits by prompt length.",
     ),
     Alert(
+        "CachePagesRefused",
+        "warning",
+        (Condition("sum by (job, instance, tier, reason) (increase(dsv4_kv_refused_pages_total[15m]))", ">", 0),),
+        "0m",
+        "{{ $labels.instance }}: pages of the {{ $labels.tier }} tier were not used: {{ $labels.reason }}",
+        "Answers are right, the pages are computed again. Foreign ones follow an upgrade; others mean a failing disk.",
+    ),
+    Alert(
+        "CachePagesNotKept",
+        "warning",
+        (Condition("sum by (job, instance, tier, reason) (increase(dsv4_kv_unsaved_pages_total[15m]))", ">", 0),),
+        "5m",
+        "{{ $labels.instance }}: the {{ $labels.tier }} tier cannot keep pages: {{ $labels.reason }}",
+        "Full: give it space or lower DSV4_HICACHE_DISK_BYTES. Busy: the disk is slower than the prompts that come.",
+    ),
+    Alert(
         "DeviceMemoryLow",
         "warning",
         (Condition("1 - dsv4_device_memory_used_bytes / dsv4_device_memory_total_bytes", "<", 0.02),),

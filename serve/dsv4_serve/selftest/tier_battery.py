@@ -1,4 +1,4 @@
-"""One prompt cold, then from the device, from the host, and in a new engine from the disk: the same to the last byte."""
+"""One prompt cold, then from the device, from the host, and in a new engine from the disk: the same to the last bit."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from tools.observability.boards.overview import CACHED, MAIN, PROMPT
 from tools.observability.expressions import metric, rate, ratio, total
 
 PLACE = ("region", "tier")
-USED, CAPACITY = "dsv4_kv_used_tokens", "dsv4_kv_capacity_tokens"
+USED, CAPACITY, EXPECTED = "dsv4_kv_used_tokens", "dsv4_kv_capacity_tokens", "dsv4_kv_expected_tokens"
 BY_LENGTH = ("dsv4_cached_tokens_by_length_total", "dsv4_prompt_tokens_by_length_total")
 
 _CAPACITY = (
@@ -23,6 +23,20 @@ _CAPACITY = (
         "All replicas together; `main` is c4 and c128 without the index keys.",
         "bytes",
         (Query(total("dsv4_kv_capacity_bytes", PLACE), "{{region}} {{tier}}"),),
+        "bars",
+    ),
+    Panel(
+        "Planned against reported",
+        "Context that the engines report as a share of what the planner expected of them: 1 where both agree.",
+        "percentunit",
+        (Query(ratio(total(CAPACITY, ("tier",), MAIN[0]), total(EXPECTED, ("tier",), MAIN[0])), "{{tier}}"),),
+        "bars",
+    ),
+    Panel(
+        "Planned bytes",
+        "What the planner expects each region to occupy, where it sizes it: beside the capacity in bytes.",
+        "bytes",
+        (Query(total("dsv4_kv_expected_bytes", PLACE), "{{region}} {{tier}}"),),
         "bars",
     ),
     Panel(

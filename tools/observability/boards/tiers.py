@@ -69,9 +69,42 @@ _HITS = (
     ),
 )
 
+STORED, EVICTED, REFUSED, UNSAVED = (
+    f"dsv4_kv_{what}_pages_total" for what in ("stored", "evicted", "refused", "unsaved")
+)
+
+_PAGES = (
+    Panel(
+        "Pages that go down",
+        "A second. Taken in by a tier below the device.",
+        "short",
+        (Query(rate(STORED, ("tier",)), "{{tier}}"),),
+    ),
+    Panel(
+        "Pages that a tier gives up",
+        "A second. As many as it takes in means that it is full.",
+        "short",
+        (Query(rate(EVICTED, ("tier",)), "{{tier}}"),),
+    ),
+    Panel(
+        "Pages that were not believed",
+        "Since each engine started, by reason. A page that is cut, spoiled or of another format is computed again.",
+        "short",
+        (Query(total(REFUSED, ("tier", "reason")), "{{tier}}: {{reason}}"),),
+        "bars",
+    ),
+    Panel(
+        "Pages that could not be kept",
+        "Since each engine started, by reason: a full disk, one that cannot be written, or one that is too slow.",
+        "short",
+        (Query(total(UNSAVED, ("tier", "reason")), "{{tier}}: {{reason}}"),),
+        "bars",
+    ),
+)
+
 TIERS = Board(
     "dsv4-tiers",
     "DSV4 cache tiers",
     "What each tier of the cache holds, how full it is, and what it gave back.",
-    (("Size", _SIZE), ("Hits", _HITS)),
+    (("Size", _SIZE), ("Hits", _HITS), ("Pages", _PAGES)),
 )
