@@ -6,12 +6,13 @@ mkdir -p "$folder" "$(dirname "$record")"
 cd "$folder"
 git init --quiet .
 git remote add origin "$repository"
-git fetch --quiet --filter=blob:none origin '+refs/heads/*:refs/remotes/origin/*'
-full=$(git rev-parse --verify --quiet "$commit^{commit}") || {
-  # A commit on no branch, a pull request's for example, is served by its whole name only.
-  git fetch --quiet --filter=blob:none origin "$commit"
-  full=$(git rev-parse --verify FETCH_HEAD)
-}
+if [[ ${#commit} -eq 40 ]]; then
+  git fetch --quiet --depth 1 origin "$commit"
+else
+  # Only history tells what a short one stands for; files come with the checkout.
+  git fetch --quiet --filter=blob:none origin '+refs/heads/*:refs/remotes/origin/*'
+fi
+full=$(git rev-parse --verify "$commit^{commit}")
 git checkout --quiet "$full"
 git submodule --quiet update --init --recursive --depth 1
 echo "$full" | tee "$record"

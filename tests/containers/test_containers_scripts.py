@@ -109,6 +109,9 @@ def test_a_short_commit_is_checked_out_and_recorded_with_all_digits(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert record.read_text() == f"{commit}\n"
     assert (folder / TARGET).read_text() == ORIGINAL
+    again = tmp_path / "again"
+    assert run("checkout.sh", f"file://{upstream}", commit, str(again), str(record)).returncode == 0
+    assert (again / TARGET).read_text() == ORIGINAL
     done = run("checkout.sh", f"file://{upstream}", "0123456789", str(tmp_path / "none"), str(record))
     assert done.returncode != 0
 
@@ -132,6 +135,24 @@ def test_a_tree_that_moved_on_ends_the_build_by_name(tmp_path: Path) -> None:
     assert "toy/double: pre-image unknown, probe broken: double(3) is 4" in done.stderr
     assert (tmp_path / "toy.diff").read_text() == "# toy/double: no edit, its pre-image is not this one\n"
     assert not (tmp_path / "applied.json").exists()
+
+
+def test_code_objects_of_other_architectures_go(tmp_path: Path) -> None:
+    for path in (
+        "hsa/gfx950/a.co",
+        "hsa/gfx942/deep/b.co",
+        "hsa/codegen.py",
+        "meta/hsa/gfx950/c.co",
+        "meta/hsa/gfx1250/d.co",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert run("prune.sh", str(tmp_path), "gfx950").returncode == 0
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["hsa/codegen.py", "hsa/gfx950/a.co", "meta/hsa/gfx950/c.co"]
+    done = run("prune.sh", str(tmp_path), "gfx1250")
+    assert (done.returncode, "no folder gfx1250" in done.stderr) == (1, True)
+    assert (tmp_path / "hsa/gfx950/a.co").exists()
 
 
 @pytest.mark.slow
