@@ -15,18 +15,22 @@ from dsv4_serve.admin import admin_routes
 from dsv4_serve.front import Front
 from dsv4_serve.gate import KeyGate
 from dsv4_serve.health import health_routes
+from dsv4_serve.nodes import Nodes
 from dsv4_serve.openai_errors import ApiError, not_ready, unknown_model, unknown_route, wrong_method
 from dsv4_serve.openapi import openapi
 from dsv4_serve.pages import page_routes
 from dsv4_serve.proxy import Proxy
 from dsv4_serve.router_routes import router_routes
 from dsv4_serve.validate import ROUTES
+from dsv4_serve.worker_node import WorkerNode
 
 
 def public_app(front: Front) -> ASGIApp:
     """/v1/*, health and the status page; /metrics and /manifest too while the port is bound to loopback."""
     app = _bare_app()
-    app.router.routes.extend(Route(path, Proxy(front), methods=["POST"]) for path in ROUTES)
+    nodes = Nodes.of(front.settings.profile.toggles())
+    api = WorkerNode(nodes) if nodes.worker else Proxy(front)
+    app.router.routes.extend(Route(path, api, methods=["POST"]) for path in ROUTES)
     _add_models(app, front)
     app.include_router(health_routes(front))
     app.include_router(router_routes(front))

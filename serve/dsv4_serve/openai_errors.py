@@ -18,6 +18,7 @@ STATUSES = {
     405: "this route takes another method",
     408: "the request did not arrive in time",
     413: "the body is larger than the limit",
+    421: "another of the machines that serve this model answers the API",
     429: "too many requests are under way",
     431: "the headers are larger than the limit",
     502: "the engine broke off",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 
+import httpx
 import pytest
 
 from dsv4_serve.errors import PreflightError, UsageError
+from dsv4_serve.nodes import Nodes
 from dsv4_serve.plan import make_plan
+from dsv4_serve.worker_node import WorkerNode
 
 PAIR = {"DSV4_PROFILE": "v4-pro-2nodes", "DSV4_NODE_ADDRESS": "10.0.0.1:20000"}
 
@@ -50,3 +54,16 @@ def test_what_cannot_be_meant_is_refused(environ: dict[str, str], told: str) -> 
 def test_the_embedded_engine_runs_on_one_machine() -> None:
     with pytest.raises(PreflightError, match=r"DSV4_NODES=2 .*engine 'embedded' cannot do this; it accepts 1"):
         make_plan({"DSV4_NODES": "2", "DSV4_NODE_ADDRESS": "a:1"}, {})
+
+
+def test_a_worker_sends_requests_to_the_machine_that_answers() -> None:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=WorkerNode(Nodes(2, 1, "node-0:20000")))
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
+            return await client.post("/v1/chat/completions", json={"model": "m", "messages": []})
+
+    answer = asyncio.run(ask())
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (421, "worker_node")
+    assert "machine 1 of 2" in error["message"]
+    assert "machine 0 (node-0) answers the API" in error["message"]

@@ -28,8 +28,8 @@ from simulated_server import running
 pytestmark = pytest.mark.slow
 
 ANSWER_SECONDS = 600.0
-LONG = 600
-"""Tokens of a prompt, one a character: two whole pages of 256 that a second request finds, and a rest."""
+LONG = 300
+"""Tokens of a prompt, one a character: a whole page of 256 that a second request finds, and a rest."""
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_it_is_ready_as_asked_and_the_plugin_serves_the_index(server: Launcher) 
 
 def test_a_value_that_is_not_in_effect_is_named(server: Launcher, directory: Path) -> None:
     """What this server runs, held against a profile that asks for more."""
-    profile = load_profile(str(directory / "tiny-sglang.yaml"))
+    profile = load_profile(str(directory / running.FILE))
     adapter = SglangAdapter(EngineRun(directory, 1))
     named = profile.model_copy(update={"model": profile.model.model_copy(update={"path": str(directory / MODEL)})})
     assert adapter.differences(named, server.engine_info()) == []
@@ -149,20 +149,21 @@ def test_a_repeated_prompt_is_found_by_whole_pages(server: Launcher) -> None:
     cold, warm = (complete(server, prompt) for _ in range(2))
     assert [answer["usage"]["prompt_tokens"] for answer in (cold, warm)] == [LONG, LONG]
     cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (cold, warm)]
-    assert cached == [0, 512]
+    assert cached == [0, 256]
     assert cold["choices"][0]["text"] == warm["choices"][0]["text"]
     after = metrics(server)
     assert after["dsv4_prompt_tokens_total"] - before["dsv4_prompt_tokens_total"] == 2 * LONG
     tier = "dsv4_cached_tokens_total tier=gpu"
-    assert after[tier] - before.get(tier, 0) == 512
+    assert after[tier] - before.get(tier, 0) == 256
 
 
 def test_pools_and_counts_are_those_of_the_server(server: Launcher) -> None:
+    # SGLang refreshes its gauges when a batch starts: the pages of the long prompt stay behind, and are nobody's.
+    complete(server, "Hello")
     found = metrics(server)
     assert found["dsv4_kv_capacity_tokens region=main tier=gpu"] == running.POOL_TOKENS
     assert found["dsv4_kv_capacity_tokens region=window tier=gpu"] == 1536
-    # The pages of the long prompt stay, and nothing runs.
-    assert found["dsv4_kv_evictable_tokens region=main tier=gpu"] >= 512
+    assert found["dsv4_kv_evictable_tokens region=main tier=gpu"] >= 256
     assert found["dsv4_kv_used_tokens region=main tier=gpu"] >= found["dsv4_kv_evictable_tokens region=main tier=gpu"]
     assert (found["dsv4_running_requests"], found["dsv4_queued_requests"]) == (0, 0)
     assert found["dsv4_engine_up"] == 1

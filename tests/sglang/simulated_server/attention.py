@@ -48,27 +48,42 @@ def sparse_attention(
     **ignored: Any,
 ) -> tuple[Tensor, None]:
     """Attention of q [rows, 1, heads, 512] over the V4 rows that `indices` [rows, 1, n] name, and a sink a head."""
-    scopes = [_scope(k_cache, indices, topk_length)]
+    scopes = [Scope(k_cache, indices, topk_length)]
     if extra_k_cache is not None:
         assert extra_indices_in_kvcache is not None
-        scopes.append(_scope(extra_k_cache, extra_indices_in_kvcache, extra_topk_length))
+        scopes.append(Scope(extra_k_cache, extra_indices_in_kvcache, extra_topk_length))
     out = torch.empty_like(q)
     for row in range(len(q)):
-        keys = torch.cat([pages.read(slots[row][seen[row]]) for pages, slots, seen in scopes])
+        keys = torch.cat([scope.keys(row) for scope in scopes])
         scores = q[row, 0].float() @ keys.T * softmax_scale
         weights = torch.softmax(torch.cat([scores, attn_sink.float().view(-1, 1)], 1), 1)[:, :-1]
         out[row, 0] = (weights @ keys).to(out.dtype)
     return out, None
 
 
-def _scope(cache: Tensor, indices: Tensor, lengths: Tensor | None) -> tuple[KVPages, Tensor, Tensor]:
-    """The pages of a cache [pages, rows, 1, bytes], the slots of each row, and which of them count."""
-    pages = torch.as_strided(cache.view(torch.uint8), (cache.shape[0], cache.stride(0)), (cache.stride(0), 1))
-    slots = indices[:, 0].long()
-    seen = slots >= 0
-    if lengths is not None:
-        seen &= torch.arange(slots.shape[1]) < lengths.view(-1, 1)
-    return KVPages("v4", cache.shape[1], pages), slots, seen
+class Scope:
+    """The V4 rows of one cache [pages, rows, 1, bytes] that some query rows attend to, each decoded once."""
+
+    def __init__(self, cache: Tensor, indices: Tensor, lengths: Tensor | None) -> None:
+        pages = torch.as_strided(cache.view(torch.uint8), (cache.shape[0], cache.stride(0)), (cache.stride(0), 1))
+        slots = indices[:, 0].long()
+        self.seen = slots >= 0
+        if lengths is not None:
+            self.seen &= torch.arange(slots.shape[1]) < lengths.view(-1, 1)
+        known, self.places = torch.unique(torch.where(self.seen, slots, 0), return_inverse=True)
+        self.rows = KVPages("v4", cache.shape[1], pages).read(known)
+
+    def keys(self, row: int) -> Tensor:
+        """float32 [n, 512] of the slots that query row `row` sees."""
+        return self.rows[self.places[row][self.seen[row]]]
+
+
+def turn_inplace(x: Tensor, freqs: Tensor, positions: Tensor | None = None, inverse: bool = False) -> Tensor:
+    """`apply_rotary_emb_triton`: RoPE of x [rows, heads, 64] or [rows, 64] by the complex table `freqs`."""
+    table = torch.view_as_real(freqs.conj().resolve_conj() if inverse else freqs).flatten(-2)
+    at = torch.arange(len(x)) if positions is None else positions
+    x.copy_(rope(x.float(), table, at))
+    return x
 
 
 class TopK:

@@ -9,6 +9,20 @@ from torch import Tensor
 from torch.nn import functional
 
 
+def gated(gate_up: Tensor, swiglu_limit: float, fp8_grid: bool = False, emit_fp8: bool = False) -> Tensor:
+    """`silu_and_mul_clamp_triton` of the shared experts: silu(min(g, limit)) * clamp(u) of [T, 2n]."""
+    assert not fp8_grid
+    assert not emit_fp8
+    return _gate(gate_up, swiglu_limit).to(gate_up.dtype)
+
+
+def _gate(gate_up: Tensor, limit: float | None) -> Tensor:
+    gate, up = gate_up.float().chunk(2, -1)
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return functional.silu(gate) * up
+
+
 def apply_experts(self: Any, layer: Any, dispatch_output: Any) -> Any:
     """`UnquantizedFusedMoEMethod.apply`: each expert's gated product over the tokens that chose it."""
     from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
@@ -21,10 +35,7 @@ def apply_experts(self: Any, layer: Any, dispatch_output: Any) -> Any:
         if expert < 0:
             continue
         token, place = torch.nonzero(chosen == expert, as_tuple=True)
-        gate, up = functional.linear(x[token], layer.w13_weight[expert]).float().chunk(2, -1)
-        if config.swiglu_limit is not None:
-            gate, up = gate.clamp(max=config.swiglu_limit), up.clamp(-config.swiglu_limit, config.swiglu_limit)
-        inner = (functional.silu(gate) * up).to(x.dtype)
+        inner = _gate(functional.linear(x[token], layer.w13_weight[expert]), config.swiglu_limit).to(x.dtype)
         out.index_add_(
             0, token, functional.linear(inner, layer.w2_weight[expert]).float() * weights[token, place, None]
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ TINY = ROOT / "configs" / "models" / "tiny-v4"
 PRODUCT = ROOT / ".venv" / "bin" / "python"
 # A loaded machine starts the server ten times slower than an idle one.
 START_PATIENCE = 900.0
+FILE = "tiny-sglang.yaml"
 CONTEXT = 4096
 POOL_TOKENS = 16384
 PROFILE: dict[str, Any] = {
@@ -66,7 +67,7 @@ SWITCHES = {
 }
 
 
-def model_directory(parent: Path) -> Path:
+def model_directory(parent: Path) -> None:
     """The committed model as SGLang's HIP backend takes it: a top-k of 512, and the class of its tokenizer named."""
     directory = parent / MODEL
     directory.mkdir()
@@ -75,28 +76,34 @@ def model_directory(parent: Path) -> Path:
     config = json.loads((TINY / "config.json").read_text()) | {"index_topk": 512}
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    return directory
 
 
-def start(parent: Path, options: Sequence[str] = (), words: Sequence[str] = (), **changes: Any) -> Launcher:
-    """A launcher that has begun to start the engine; `words` end the engine's command, `changes` are of the profile."""
-    metadata = plugin_metadata.build(parent / "metadata")
-    path = os.pathsep.join(map(str, (HERE / "site", HERE.parent, HERE.parents[1], metadata, *plugin_metadata.SOURCES)))
-    commands = f"{HERE.parent / 'machine'}{os.pathsep}{os.environ['PATH']}"
-    profile = PROFILE | {
-        "engine": ENGINE | {"extra_args": [*WORDS, *words]},
-        "env": SWITCHES | {"PYTHONPATH": path, "PATH": commands},
+def prepare(directory: Path, words: Sequence[str] = ()) -> Path:
+    """Model, profile and metadata of a run, in `directory`; `words` end the engine's command. The profile's file."""
+    model_directory(directory)
+    metadata = plugin_metadata.build(directory / "metadata")
+    path = (HERE / "site", HERE.parent, HERE.parents[1], metadata, *plugin_metadata.SOURCES)
+    variables = SWITCHES | {
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "PATH": f"{HERE.parent / 'machine'}{os.pathsep}{os.environ['PATH']}",
     }
-    file = parent / "tiny-sglang.yaml"
-    file.write_text(yaml.safe_dump(profile | changes))
-    command = (str(PRODUCT if PRODUCT.exists() else sys.executable), "-m", "dsv4_serve.cli")
-    environment: Mapping[str, str] = {
-        "DSV4_PROFILE": str(file),
+    profile = PROFILE | {"engine": ENGINE | {"extra_args": [*WORDS, *words]}, "env": variables}
+    file = directory / FILE
+    file.write_text(yaml.safe_dump(profile))
+    return file
+
+
+def start(directory: Path, options: Sequence[str] = (), words: Sequence[str] = ()) -> Launcher:
+    """A launcher that has begun to start the engine."""
+    profile = prepare(directory, words)
+    environment = {
+        "DSV4_PROFILE": str(profile),
         "DSV4_ENGINE_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(map(str, plugin_metadata.SOURCES)),
     }
-    model = model_directory(parent)
-    return Launcher(model, ["--no-preflight", *options], environment=dict(environment), wait=False, command=command)
+    command = (str(PRODUCT if PRODUCT.exists() else sys.executable), "-m", "dsv4_serve.cli")
+    options = ["--no-preflight", *options]
+    return Launcher(directory / MODEL, options, environment=environment, wait=False, command=command)
 
 
 def wait_until_ready(launcher: Launcher) -> Launcher:

@@ -12,6 +12,7 @@ from typing import Any
 
 from dsv4_serve.engines.sglang.hooks import Function, Hook
 
+SLOW = "a Triton kernel of many small programs, which take seconds a layer in the interpreter"
 OPS = "sglang.kernels.ops.attention.dsv4."
 
 
@@ -44,10 +45,13 @@ def _attention(name: str, called: bool = True) -> Callable[[], Any]:
     return make
 
 
-def _experts() -> Any:
-    from simulated_server.experts import apply_experts
+def _experts(name: str) -> Callable[[], Any]:
+    def make() -> Any:
+        from simulated_server import experts
 
-    return apply_experts
+        return getattr(experts, name)
+
+    return make
 
 
 def _native(original: Function) -> Function:
@@ -70,6 +74,13 @@ HOOKS: tuple[Hook, ...] = (
         _answer(_attention("KeyNormRopeStore")),
         "compiled by hipcc",
     ),
+    Hook(OPS + "rope", "apply_rotary_emb_triton", _answer(_attention("turn_inplace")), SLOW),
+    Hook(
+        "sglang.kernels.ops.activation.silu_and_mul_clamp_hip",
+        "silu_and_mul_clamp_triton",
+        _answer(_experts("gated")),
+        SLOW,
+    ),
     Hook(OPS + "topk", "_jit_topk_v2_module", _answer(_attention("TopK")), "compiled by hipcc"),
     Hook(
         "sglang.srt.layers.attention.hip_flash_mla",
@@ -80,7 +91,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         "sglang.srt.layers.quantization.unquant",
         "UnquantizedFusedMoEMethod.apply",
-        _answer(_experts),
+        _answer(_experts("apply_experts")),
         "AITER's CK kernels, or a Triton kernel by blocks of a GPU",
     ),
 )
