@@ -17,7 +17,9 @@ from sglang.srt.managers import cache_controller
 from sglang.srt.mem_cache import memory_pool_host
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile, HiCacheStorageConfig, PoolName, PoolTransfer
 from sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler import _dsv4_indexer_regions
+from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import resolve_hybrid_device_pool_group
 from sglang.srt.mem_cache.storage.mooncake_store import mooncake_store
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
 
 import engine_context
 import plugin_world
@@ -268,9 +270,23 @@ def test_mooncakes_keys_name_both_regions_and_the_format(
     assert len(set(keys)) == 4
 
 
-def test_external_linkers_get_both_regions_as_pools_of_their_own(pool: Any) -> None:
-    """Device-pool groups are made of the same regions as host pools."""
-    assert [region.name for region in _dsv4_indexer_regions(pool, TREE_PAGE)] == [INDEXER, SCALE]
+def test_the_external_linkers_pool_group_names_both_regions(
+    pool: Any, monkeypatch: pytest.MonkeyPatch, hooked: None
+) -> None:
+    """A direct linker stores device pages without a host pool between, each region under a key of its own."""
+    none = SimpleNamespace(mtp_draft_device_pools=(), sidecar_draft_device_pools=())
+    group = resolve_hybrid_device_pool_group(
+        kvcache=pool, page_size=TREE_PAGE, params=none, components={ComponentType.FULL, ComponentType.SWA}
+    )
+    rows = {name: group.entry_map[name].components[0][0].shape[1] for name in (INDEXER, SCALE)}
+    assert rows == {INDEXER: 64 * 64, SCALE: 64 * 4}
+    publish(pool)
+    store = mooncake(monkeypatch, Shelf(), ())
+    store.registered_pools = group.entry_map
+    names = [PoolTransfer(name=name, keys=["page"]) for name in (INDEXER, SCALE)]
+    keys = [store._tag_keys(store._get_hybrid_page_component_keys(["page"], t)[0]) for t in names]
+    prefix = f"models-DeepSeek-V4-Flash-index-{index_format.current()}_page__deepseek_v4_c4_indexer"
+    assert keys == [[prefix], [f"{prefix}_scale"]]
 
 
 # Truncated pages
