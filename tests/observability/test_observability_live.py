@@ -108,7 +108,7 @@ def test_prometheus_sees_what_the_server_says(prometheus: PrometheusServer, serv
     # Rates extrapolate to the ends of their window by up to a scrape, each series in its own way: with the first two or
     # three scrapes alone a ratio of two of them may exceed 1.
     wait_until(lambda: 0 < float(prometheus.query("job:dsv4_hit:ratio_rate6h")[0]["value"][1]) < 1, "a hit rate")
-    (cached,), (prompt,) = (prometheus.query(f"dsv4_{name}_tokens_total") for name in ("cached", "prompt"))
+    (cached,), (prompt,) = (prometheus.query(f"sum (dsv4_{name}_tokens_total)") for name in ("cached", "prompt"))
     assert 0 < float(cached["value"][1]) < float(prompt["value"][1])
 
     def by_length() -> dict[str, float]:
