@@ -20,6 +20,7 @@ Cause = Literal[
     "port_in_use",
     "disk_full",
     "weights_unreadable",
+    "rank_lost",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 

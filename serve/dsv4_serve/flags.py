@@ -45,6 +45,13 @@ def _parse_index(text: str) -> int:
     return number
 
 
+def _parse_port(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 65536:
+        raise ValueError(text)
+    return number
+
+
 def _parse_address(text: str) -> str:
     host, colon, port = text.strip().rpartition(":")
     if not host or not colon or not 0 < int(port) < 65536:
@@ -75,6 +82,7 @@ BOOL = Kind("bool", "1|0 (also true|false, yes|no, on|off)", _parse_bool)
 SIZE = Kind("size", "a size such as 2GiB, 500MB or 1048576; 0 for none", _parse_size)
 COUNT = Kind("count", "an integer >= 1", _parse_positive)
 INDEX = Kind("index", "an integer >= 0", _parse_index)
+PORT = Kind("port", "an integer from 1 to 65535", _parse_port)
 ADDRESS = Kind("address", "host:port", _parse_address)
 TEXT = Kind("text", "a non-empty text", _parse_text)
 PATH = Kind("path", "a path", _parse_text)
@@ -133,6 +141,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag("DSV4_NODES", COUNT, 1, "machines that serve one model together, a launcher on each"),
     Flag("DSV4_NODE_RANK", INDEX, 0, "which of the machines this is; rank 0 answers the API"),
     Flag("DSV4_NODE_ADDRESS", ADDRESS, None, "where the machine of rank 0 waits for the others"),
+    Flag("DSV4_RANKS_PORT", PORT, 8002, "port at DSV4_NODE_ADDRESS's host where the launchers of all machines meet"),
+    Flag("DSV4_RANKS_KEY_FILE", PATH, None, "file with the key that the launchers of all machines share"),
     Flag("DSV4_INDEXER_DTYPE", _choice("fp4", "fp8", "bf16"), "fp4", "format of the indexer's key cache"),
     Flag("DSV4_ROWGROUP", BOOL, False, "group query rows that share pages in the indexer's logits", True),
     Flag("DSV4_PAGE8", BOOL, False, "index keys in pages of 8 tokens (V4.1)", True),

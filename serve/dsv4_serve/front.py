@@ -10,6 +10,7 @@ from dsv4_serve.engines.client import EngineClient
 from dsv4_serve.exchange import Exchange
 from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.metrics.registry import LauncherMetrics
+from dsv4_serve.ranks.company import Alone, Company
 from dsv4_serve.settings import ServeSettings
 
 
@@ -25,6 +26,7 @@ class Front:
     warnings: Sequence[str] = ()
     exchanges: set[Exchange] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
+    company: Company = field(default_factory=Alone)
 
     def attach(self, adapter: EngineAdapter, client: EngineClient) -> None:
         """From now on this engine is the one that serves; what still waits for the one before is broken off."""

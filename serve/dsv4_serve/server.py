@@ -23,6 +23,8 @@ from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.listeners import Listener, bind, url
 from dsv4_serve.logs import log
 from dsv4_serve.metrics.registry import LauncherMetrics
+from dsv4_serve.nodes import Nodes
+from dsv4_serve.ranks.join import company
 from dsv4_serve.settings import ServeSettings
 from dsv4_serve.startup import BOOT
 from dsv4_serve.supervisor import STOP_SECONDS
@@ -46,6 +48,9 @@ async def _serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: 
     show_expected(front.metrics, settings.profile, model_dir)
     front.lifecycle.begin(BOOT, "the engine is about to be started")
     keeper = EngineKeeper(front, make_adapter, model_dir)
+    # The engines of several machines are one group: they start again together or not at all, so that is for whoever
+    # starts the launchers.
+    keeper.restarting = Nodes.of(settings.profile.toggles()).count == 1
     async with AsyncExitStack() as stack:
         stack.callback(lambda: front.client.close())
         # Closed last, so that health answers to the end; the engine is gone by then.
@@ -53,6 +58,7 @@ async def _serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: 
             stack.push_async_callback(Listener(app, bound).close)
         stack.push_async_callback(keeper.stop)
         log.info("%s on %s, admin on %s", settings.profile.model.name, url(public), url(admin))
+        front.company = await stack.enter_async_context(company(front, model_dir))
         code = await _supervise(front, keeper, signals, url(public))
         if signals.force.is_set():
             keeper.kill()
@@ -63,11 +69,12 @@ async def _serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: 
 
 
 async def _supervise(front: Front, keeper: EngineKeeper, signals: Signals, public_url: str) -> int:
-    """Until the first of: a signal (0), the end of the last engine (1)."""
+    """Until the first of: a signal (0), the end of the last engine or of another machine (1)."""
     stop = asyncio.create_task(signals.stop.wait())
-    kept = asyncio.create_task(keeper.run(lambda: _say_ready(front, public_url)))
+    kept = asyncio.create_task(_keep(front, keeper, public_url))
+    lost = asyncio.create_task(front.company.lost())
     deadlines = asyncio.create_task(enforce_deadlines(front))
-    tasks: tuple[asyncio.Task[Any], ...] = (stop, kept, deadlines)
+    tasks: tuple[asyncio.Task[Any], ...] = (stop, kept, lost, deadlines)
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if stop.done():
@@ -75,10 +82,18 @@ async def _supervise(front: Front, keeper: EngineKeeper, signals: Signals, publi
             return await _drain_or_die(front, kept, signals)
         if deadlines.done():
             deadlines.result()
+        if lost.done():
+            return _dead(front, lost.result())
         return _dead(front, kept.result())
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def _keep(front: Front, keeper: EngineKeeper, public_url: str) -> Failure:
+    """An engine is started, and so loads weights, only once all machines are there and alike."""
+    await front.company.agree()
+    return await keeper.run(lambda: _say_ready(front, public_url))
 
 
 async def _drain_or_die(front: Front, kept: asyncio.Task[Failure], signals: Signals) -> int:

@@ -40,6 +40,7 @@ async def bring_up(front: Front) -> None:
     last = await _until_generated(adapter, client, end)
     if last is not None:
         raise EngineNotReadyError("slow_start", f"not ready after {limit:g} s: {last}")
+    await _until_company_ready(front, end)
     lifecycle.set_ready()
     for phase in lifecycle.phases():
         front.metrics.startup_phase.labels(phase=phase.name).set(phase.seconds)
@@ -73,6 +74,17 @@ async def _until_generated(adapter: EngineAdapter, client: EngineClient, end: fl
             last = str(error)
         await asyncio.sleep(POLL_SECONDS)
     return last
+
+
+async def _until_company_ready(front: Front, end: float) -> None:
+    """On rank 0 of several machines: the others must be ready too."""
+    if front.company.unready is not None:
+        front.lifecycle.begin("ranks", front.company.unready)
+    while (unready := front.company.unready) is not None:
+        front.lifecycle.explain(unready)
+        if time.monotonic() > end:
+            raise EngineNotReadyError("slow_start", f"not ready in time: {unready}")
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def verify_effective(front: Front) -> None:

@@ -34,13 +34,20 @@ async def watch(front: Front) -> Failure:
             silent, said_dead = f"no answer within {limit / 2:g} s", 0
         if silent is None:
             said_dead = 0
-            front.lifecycle.set_healthy()
+            _follow_company(front)
         else:
             front.lifecycle.set_unhealthy(f"the engine's health check failed: {silent}")
         if said_dead >= DEAD_AFTER:
             return Failure("reported_dead", f"the engine says that it is dead: {silent}")
         if progress.still > limit:
             return _hang(progress, silent)
+
+
+def _follow_company(front: Front) -> None:
+    if front.company.unready is None:
+        front.lifecycle.set_healthy()
+    else:
+        front.lifecycle.set_unhealthy(front.company.unready)
 
 
 async def _look_at_work(front: Front, progress: Progress) -> None:

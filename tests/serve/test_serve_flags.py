@@ -135,6 +135,8 @@ ELSEWHERE = {
     "DSV4_NODES": "test_serve_nodes",
     "DSV4_NODE_RANK": "test_serve_nodes",
     "DSV4_NODE_ADDRESS": "test_serve_nodes",
+    "DSV4_RANKS_PORT": "test_serve_ranks",
+    "DSV4_RANKS_KEY_FILE": "test_serve_ranks",
     "DSV4_PROFILE": "test_serve_profiles",
     "DSV4_API_KEYS_FILE": "test_serve_gate",
     "DSV4_HICACHE_HOST_BYTES": "test_serve_tiers",

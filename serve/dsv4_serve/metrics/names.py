@@ -8,7 +8,7 @@ from typing import Literal
 Type = Literal["counter", "gauge", "histogram"]
 Provider = Literal["launcher", "embedded", "sglang"]
 
-REGIONS = ("main", "c4", "c128", "index_payload", "index_scale", "state", "window")
+REGIONS = ("main", "c1", "c2", "c4", "c128", "index_payload", "index_scale", "state", "window")
 TIERS = ("gpu", "host", "disk")
 
 PROMPT_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -41,8 +41,8 @@ def _engine(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: st
     return MetricName(name, type_, labels, unit, text, ("embedded", *others))
 
 
-def _later(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
-    return MetricName(name, type_, labels, unit, text, ())
+def _sglang(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
+    return MetricName(name, type_, labels, unit, text, ("sglang",))
 
 
 NAMES: tuple[MetricName, ...] = (
@@ -54,7 +54,7 @@ NAMES: tuple[MetricName, ...] = (
         "tokens of context that the pool holds",
         "sglang",
     ),
-    _engine("dsv4_kv_capacity_bytes", "gauge", ("region", "tier"), "bytes", "bytes that the pool occupies"),
+    _engine("dsv4_kv_capacity_bytes", "gauge", ("region", "tier"), "bytes", "bytes that the pool occupies", "sglang"),
     _engine(
         "dsv4_kv_used_tokens",
         "gauge",
@@ -71,7 +71,21 @@ NAMES: tuple[MetricName, ...] = (
         "cached tokens in the pool that no running request holds",
         "sglang",
     ),
-    _engine("dsv4_kv_bytes_per_token", "gauge", ("region",), "bytes", "bytes that one token of context costs"),
+    _engine(
+        "dsv4_kv_bytes_per_token",
+        "gauge",
+        ("region",),
+        "bytes",
+        "bytes of one token of the region in one layer; of main: one token of context in all layers",
+        "sglang",
+    ),
+    _sglang(
+        "dsv4_index_format",
+        "gauge",
+        ("layout", "format", "convention"),
+        "1",
+        "how index keys are stored: layout of pages, number format, quantisation convention",
+    ),
     _engine("dsv4_prompt_tokens_total", "counter", (), "tokens", "prompt tokens of admitted requests", "sglang"),
     _engine(
         "dsv4_cached_tokens_total",
@@ -122,7 +136,14 @@ NAMES: tuple[MetricName, ...] = (
         "running requests that gave up their pages and waited",
         "sglang",
     ),
-    _engine("dsv4_nonfinite_logits_total", "counter", (), "requests", "requests ended because of a NaN or an infinity"),
+    _engine(
+        "dsv4_nonfinite_logits_total",
+        "counter",
+        (),
+        "rows",
+        "rows of logits that held a NaN or an infinity; the embedded engine ends their request",
+        "sglang",
+    ),
     _engine(
         "dsv4_time_to_first_token_seconds",
         "histogram",
@@ -140,6 +161,7 @@ NAMES: tuple[MetricName, ...] = (
         ("op", "phase", "backend"),
         "launches",
         "launches of an indexer operation by the backend that ran it",
+        "sglang",
     ),
     _engine(
         "dsv4_indexer_fallbacks_total",
@@ -147,10 +169,47 @@ NAMES: tuple[MetricName, ...] = (
         ("op", "reason"),
         "launches",
         "launches that a backend other than the requested one served",
+        "sglang",
     ),
-    _later("dsv4_indexer_recall", "gauge", (), "ratio", "share of the exact top 8 that the served top 8 found"),
-    _later("dsv4_indexer_workspace_bytes", "gauge", (), "bytes", "scratch memory of the indexer's kernels"),
-    _later("dsv4_compile_events_after_ready_total", "counter", (), "events", "kernels compiled on live requests"),
+    _sglang(
+        "dsv4_indexer_rows_total",
+        "counter",
+        ("op", "phase", "scope"),
+        "rows",
+        "rows that were scored, over whole contexts or over V4.1's candidate blocks only",
+    ),
+    _sglang(
+        "dsv4_indexer_path",
+        "gauge",
+        ("phase", "op", "backend"),
+        "0 or 1",
+        "1 for the operation and backend that scored keys last in a phase, 0 for those before it",
+    ),
+    _sglang(
+        "dsv4_indexer_seconds_total",
+        "counter",
+        ("phase",),
+        "seconds",
+        "device time of the scoring launches that were timed",
+    ),
+    _sglang("dsv4_indexer_timed_launches_total", "counter", ("phase",), "launches", "scoring launches that were timed"),
+    _sglang(
+        "dsv4_indexer_recall",
+        "histogram",
+        (),
+        "ratio",
+        "share of the keys of an exact top-k that the FP4 top-k found, at the ends of sampled prompts' chunks",
+    ),
+    _sglang(
+        "dsv4_indexer_recall_requests_total",
+        "counter",
+        ("outcome",),
+        "requests",
+        "prompts by what became of their shadow recall: sampled, prefix_hit, no_room, left, unseen",
+    ),
+    _sglang("dsv4_indexer_recall_buffer_bytes", "gauge", (), "bytes", "side buffer of exact keys for shadow recall"),
+    _sglang("dsv4_indexer_workspace_bytes", "gauge", (), "bytes", "pooled blocks for the logits of prefill"),
+    _sglang("dsv4_compile_events_after_ready_total", "counter", (), "events", "kernels compiled on live requests"),
     _launcher(
         "dsv4_requests_total",
         "counter",
@@ -186,6 +245,7 @@ NAMES: tuple[MetricName, ...] = (
         "dsv4_device_memory_used_bytes", "gauge", ("device",), "bytes", "device memory in use, as the driver sees it"
     ),
     _launcher("dsv4_front_inflight_requests", "gauge", (), "requests", "requests between the front and the engine"),
+    _launcher("dsv4_front_tasks", "gauge", (), "tasks", "asyncio tasks of the launcher; grows only if some are leaked"),
     _launcher(
         "dsv4_front_first_byte_seconds",
         "histogram",
@@ -206,6 +266,9 @@ NAMES: tuple[MetricName, ...] = (
         ("cause",),
         "restarts",
         "starts of another engine, by what ended the one before",
+    ),
+    _launcher(
+        "dsv4_rank_up", "gauge", ("rank",), "0 or 1", "1 while that rank of several machines says that it is ready"
     ),
     _launcher(
         "dsv4_engine_up",

@@ -32,12 +32,14 @@ class LauncherMetrics:
         self.expected: tuple[Expected, ...] = ()
         self.registry.register(DeviceMemoryCollector())
         self.inflight: Gauge = self._make(Gauge, "dsv4_front_inflight_requests")
+        self.tasks: Gauge = self._make(Gauge, "dsv4_front_tasks")
         self.first_byte: Histogram = self._make(Histogram, "dsv4_front_first_byte_seconds", buckets=SECONDS_BUCKETS)
         self.refused: Counter = self._make(Counter, "dsv4_engine_metrics_refused_total")
         self.restarts: Counter = self._make(Counter, "dsv4_engine_restarts_total")
         # A series that begins with its first increment hides it from every rate.
         for cause in CAUSES:
             self.restarts.labels(cause=cause)
+        self.rank_up: Gauge = self._make(Gauge, "dsv4_rank_up")
         self.engine_up: Gauge = self._make(Gauge, "dsv4_engine_up")
 
     def expect(self, expected: Sequence[Expected]) -> None:

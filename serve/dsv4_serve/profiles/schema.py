@@ -146,6 +146,7 @@ FREE_FLAGS = frozenset(
         "DSV4_NODES",
         "DSV4_NODE_RANK",
         "DSV4_NODE_ADDRESS",
+        "DSV4_RANKS_PORT",
         "DSV4_ENGINE_PYTHON",
         "DSV4_SHADOW_RECALL",
         "DSV4_ALLOW_FALLBACK",
