@@ -192,3 +192,11 @@ def test_sigterm_lets_a_stream_finish_and_ends_with_0(server: Launcher) -> None:
     assert stream.events()[-1]["usage"]["completion_tokens"] == 40
     assert stream.text.endswith("data: [DONE]\n\n")
     assert server.process.wait(ANSWER_SECONDS) == 0
+
+
+def test_a_start_that_gives_something_else_fails_with_both_values(tmp_path: Path) -> None:
+    """The profile asks for 4096 tokens of context, and a later word of the command gives the engine 2048."""
+    with running.start(tmp_path, words=["--context-length=2048"]) as launcher:
+        assert launcher.process.wait(running.START_PATIENCE) == 1
+    told = "the engine does not run what was asked for: context_length: asked was 4096, in effect is 2048"
+    assert told in launcher.text
