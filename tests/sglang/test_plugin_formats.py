@@ -34,7 +34,7 @@ INDEXER, SCALE = PoolName.DEEPSEEK_V4_C4_INDEXER, PoolName.DEEPSEEK_V4_C4_INDEXE
 
 @pytest.fixture
 def hooked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(index_format, "_current", None)
+    monkeypatch.setattr(index_format, "_seen", set())
     with plugin_world.hooks():
         yield
 
@@ -166,7 +166,8 @@ def other_format(pool: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def publish(pool: Any) -> None:
-    """What the hook on the token pool's constructor does."""
+    """What the hook on the token pool's constructor does in a new process."""
+    index_format._seen.clear()
     index_format._remember(lambda token_pool: None)(pool)
 
 
@@ -205,6 +206,18 @@ def test_a_pool_tells_its_format_when_it_is_made(tmp_path: Path, hooked: None) -
     assert config.model_name == f"models/DeepSeek-V4-Flash-index-{found}"
     config.__post_init__()
     assert config.model_name == f"models/DeepSeek-V4-Flash-index-{found}"
+
+
+def test_a_draft_with_an_index_of_its_own_joins_the_format(pool: Any, hooked: None) -> None:
+    publish(pool)
+    target = index_format.current()
+    index_format._remember(lambda token_pool: None)(tokens())
+    assert index_format.current() == target
+    index_format._remember(lambda token_pool: None)(tokens(c1=index_pool()))
+    both = index_format.current()
+    assert both not in (target, None)
+    index_format._remember(lambda token_pool: None)(pool)
+    assert index_format.current() == both
 
 
 def test_every_maker_of_a_storage_configuration_takes_it() -> None:

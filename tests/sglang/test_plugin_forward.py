@@ -10,7 +10,9 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 import emulated_gfx950
 import plugin_world
+import test_c4_indexer_forward as c4
 import test_v41_indexer_forward as v41
+from c4_layer import C4Layer
 from launch_counts import LaunchCounts
 
 # The same test and fixtures as over SGLang's own adapter, with this module's `backend` beneath.
@@ -31,6 +33,14 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
         stack.enter_context(plugin_world.aiter())
         stack.enter_context(plugin_world.routed(backend=name))
         yield name
+
+
+def test_queries_and_keys_are_counted_in_the_phase_of_their_step(layer: C4Layer, backend: str) -> None:
+    queries, keys = LaunchCounts("quantize_query"), LaunchCounts("write_index_keys")
+    layer.extend(*c4.inputs(12, 1))
+    layer.decode(*c4.inputs(1, 2))
+    assert queries.made() == {("prefill", "reference"): 1, ("decode", "reference"): 1}
+    assert set(keys.made()) == {("prefill", "reference"), ("decode", "reference")}
 
 
 @pytest.mark.parametrize(
