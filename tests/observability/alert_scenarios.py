@@ -29,7 +29,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         {f"dsv4_nonfinite_logits_total{{{A}}}": "0x9 1x20"},
         9,
         11,
-        "a:8001: requests ended because of a NaN or an infinity",
+        "a:8001: logits held a NaN or an infinity",
     ),
     Scenario(
         "RequestedNotEffective",
@@ -48,10 +48,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "IndexerRecallDrift",
-        {f"dsv4_indexer_recall{{{A}}}": "0.83x9 0.6x20"},
-        15,
-        21,
-        "a:8001: the served top 8 finds 60% of the exact one",
+        {
+            f"dsv4_indexer_recall_count{{{A}}}": "0+10x40",
+            f"dsv4_indexer_recall_sum{{{A}}}": "0+8.3x9 83+6x30",
+        },
+        20,
+        30,
+        "a:8001: the served top-k finds 60% of the exact one",
     ),
     Scenario(
         "CompiledAfterReady",

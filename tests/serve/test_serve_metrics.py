@@ -34,7 +34,7 @@ def test_names_follow_prometheus_conventions() -> None:
         assert entry.name.endswith("_total") == (entry.type == "counter"), entry.name
         if entry.unit in ("seconds", "bytes", "tokens"):
             assert entry.unit in entry.name, entry.name
-    assert len(set(REGIONS)) == 7
+    assert len(set(REGIONS)) == 9
     assert TIERS == ("gpu", "host", "disk")
 
 

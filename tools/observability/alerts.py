@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.observability.rules import Alert, Condition
 
 _ENGINE_RESTARTS = "sum without (cause) (increase(dsv4_engine_restarts_total[30m]))"
+_RECALL = "rate(dsv4_indexer_recall_sum[10m]) / rate(dsv4_indexer_recall_count[10m])"
 _IN_ENGINE = "(dsv4_running_requests + dsv4_queued_requests)"
 
 ALERTS: tuple[Alert, ...] = (
@@ -13,7 +14,7 @@ ALERTS: tuple[Alert, ...] = (
         "page",
         (Condition("increase(dsv4_nonfinite_logits_total[15m])", ">", 0),),
         "0m",
-        "{{ $labels.instance }}: requests ended because of a NaN or an infinity",
+        "{{ $labels.instance }}: logits held a NaN or an infinity",
         "Take the replica out of service and compare with another backend: DSV4_BACKEND=reference, then FP8.",
     ),
     Alert(
@@ -36,9 +37,9 @@ ALERTS: tuple[Alert, ...] = (
         "IndexerRecallDrift",
         "page",
         # docs/accuracy.md: sound FP4 finds 81 to 85 % of the exact top 8, scales read one place off 51 to 61 %.
-        (Condition("dsv4_indexer_recall", "<", 0.7),),
+        (Condition(_RECALL, "<", 0.7),),
         "10m",
-        "{{ $labels.instance }}: the served top 8 finds {{ $value | humanizePercentage }} of the exact one",
+        "{{ $labels.instance }}: the served top-k finds {{ $value | humanizePercentage }} of the exact one",
         "Answers over long prompts suffer silently. Set DSV4_INDEXER_DTYPE=fp8 and report the layout and backend.",
     ),
     Alert(

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import Metric
 
-from dsv4_serve.engines import sglang_command, sglang_metrics
+from dsv4_serve.engines import sglang_command, sglang_inside, sglang_metrics
 from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
 from dsv4_serve.flags import Value
@@ -33,7 +33,6 @@ class SglangAdapter:
         "DSV4_INDEXER_DTYPE": frozenset({"fp4", "fp8"}),
         "DSV4_KV_LAYOUT": frozenset({"v4", "v41"}),
         "DSV4_BACKEND": frozenset({"auto", "aiter", "gfx950", "portable", "reference"}),
-        "DSV4_SHADOW_RECALL": frozenset({False}),
         # Sized by --hicache-ratio: SGLang refuses bytes for this model.
         "DSV4_HICACHE_HOST_BYTES": frozenset({None}),
         "DSV4_HICACHE_DISK_DIR": frozenset({None}),
@@ -41,6 +40,7 @@ class SglangAdapter:
 
     def __init__(self, run: EngineRun) -> None:
         self.run = run
+        self._compiled_before: float | None = None
 
     def command(self, profile: Profile) -> list[str]:
         return sglang_command.command(profile, self.run)
@@ -57,6 +57,7 @@ class SglangAdapter:
         answer = await client.post_json("/v1/completions", request, FIRST_GENERATION_SECONDS)
         if not answer.get("choices") or answer.get("usage", {}).get("completion_tokens", 0) < 1:
             raise EngineUnreachableError(f"the first generation gave no token: {answer}")
+        self._compiled_before = sglang_inside.compile_events(await client.get_text("/metrics"))
         return True
 
     async def effective(self, client: EngineClient) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class SglangAdapter:
         return told
 
     def translate(self, text: str) -> Iterable[Metric]:
-        return sglang_metrics.translate(text)
+        return sglang_metrics.translate(text, self._compiled_before)
 
     async def running(self, client: EngineClient) -> int:
         answer = await client.get_json("/v1/loads?include=core")

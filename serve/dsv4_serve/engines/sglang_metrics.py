@@ -1,4 +1,4 @@
-"""SGLang's metrics as families of metrics/names.py. What SGLang does not export stays absent."""
+"""SGLang's metrics, and our plugin's inside it, as families of metrics/names.py. What neither exports is absent."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from dsv4_serve.engines import sglang_inside
+from dsv4_serve.engines.sglang_inside import Key
 from dsv4_serve.metrics.names import BY_NAME
 
 MAIN = {"region": "main", "tier": "gpu"}
@@ -53,12 +55,9 @@ RULES: tuple[Rule, ...] = (
 REPLICA = "dp_rank"
 """Ranks of one replica hold the same pool, so the fullest tells; replicas add up."""
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
-"""A sample's suffix (`_bucket`, `_sum`, ...) and its labels."""
 
-
-def translate(text: str) -> list[Metric]:
-    """The families that `RULES` make of SGLang's exposition, in the order of the rules' targets."""
+def translate(text: str, compiled_before: float | None = None) -> list[Metric]:
+    """The families that `RULES` make of SGLang's exposition, and those of `sglang_inside.values`."""
     sources = {family.name: family for family in text_string_to_metric_families(text)}
     totals: dict[str, dict[Key, float]] = defaultdict(lambda: defaultdict(float))
     for rule in RULES:
@@ -66,7 +65,9 @@ def translate(text: str) -> list[Metric]:
         family = sources.get(rule.source.removesuffix("_total")) or sources.get(rule.source)
         for key, value in _values(rule, family.samples if family else ()):
             totals[rule.target][key] += value
-    return [_family(name, totals[name]) for name in totals]
+    for name, values in sglang_inside.values(text, compiled_before).items():
+        totals[name].update(values)
+    return [sglang_inside.family_of(name, totals[name]) for name in totals]
 
 
 def _values(rule: Rule, samples: Iterable[Sample]) -> Iterator[tuple[Key, float]]:
@@ -89,12 +90,3 @@ def _values(rule: Rule, samples: Iterable[Sample]) -> Iterator[tuple[Key, float]
             per_replica[at] = max(before, sample.value) if gauge else before + sample.value
     for (key, _), value in per_replica.items():
         yield key, value
-
-
-def _family(target: str, values: Mapping[Key, float]) -> Metric:
-    entry = BY_NAME[target]
-    family = Metric(target.removesuffix("_total"), entry.help, entry.type)
-    for (suffix, labels), value in values.items():
-        name = target + suffix
-        family.samples.append(Sample(name, dict(labels), value))
-    return family

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tools.observability.board import Board, Panel, Query
-from tools.observability.expressions import fullest, rate, ratio, total
+from tools.observability.expressions import fullest, mean, rate, ratio, total
 
 LAUNCHES, FALLBACKS = "dsv4_indexer_launches_total", "dsv4_indexer_fallbacks_total"
+ROWS, SECONDS, TIMED = (f"dsv4_indexer_{name}_total" for name in ("rows", "seconds", "timed_launches"))
+SCORING = 'op=~"paged_logits|rowgroup_logits"'
 INDEX = 'region=~"index_.*"'
 
 _PATH = (
@@ -34,6 +36,30 @@ _PATH = (
         "none",
         (Query(ratio(rate(LAUNCHES), rate("dsv4_generated_tokens_total")), "launches"),),
     ),
+    Panel(
+        "Rows a scoring launch",
+        "What a launch is given to share keys among; low where verify rows run one by one.",
+        "none",
+        (Query(ratio(rate(ROWS, ("phase",)), rate(LAUNCHES, ("phase",), SCORING)), "{{phase}}"),),
+    ),
+    Panel(
+        "Path of each phase",
+        "1 for the operation and backend that scored keys last, by the engine's own account.",
+        "none",
+        (Query(fullest("dsv4_indexer_path", ("phase", "op", "backend")), "{{phase}}: {{op}} {{backend}}"),),
+    ),
+    Panel(
+        "Share of rows on candidate blocks",
+        "V4.1: rows whose layer scored the published blocks only, of all rows.",
+        "percentunit",
+        (Query(ratio(rate(ROWS, (), 'scope="candidates"'), rate(ROWS)), "candidates"),),
+    ),
+    Panel(
+        "Scoring time a launch",
+        "Device time of the launches that DSV4_INDEXER_TIMING samples; those inside graphs cannot be timed.",
+        "s",
+        (Query(ratio(rate(SECONDS, ("phase",)), rate(TIMED, ("phase",))), "{{phase}}"),),
+    ),
 )
 
 _RIGHT = (
@@ -44,16 +70,35 @@ _RIGHT = (
         (Query(rate(FALLBACKS, ("op", "reason")), "{{op}}: {{reason}}"),),
     ),
     Panel(
-        "Recall of the worst replica",
-        "Share of the exact top-k that the served top-k found, from shadow runs.",
+        "Recall",
+        "Share of the exact top-k that the served top-k found, on sampled prompts (DSV4_SHADOW_RECALL).",
         "percentunit",
-        (Query(f"min ({fullest('dsv4_indexer_recall', ('instance',))})", "recall"),),
+        (Query(mean("dsv4_indexer_recall"), "recall"),),
+    ),
+    Panel(
+        "Prompts of shadow recall",
+        "A second, by what became of them; a prompt that begins with a prefix hit cannot be sampled.",
+        "ops",
+        (Query(rate("dsv4_indexer_recall_requests_total", ("outcome",)), "{{outcome}}"),),
+    ),
+    Panel(
+        "Index format",
+        "Replicas by how they store index keys: more than one line means that they cannot exchange pages.",
+        "none",
+        (
+            Query(
+                total("dsv4_index_format", ("layout", "format", "convention")), "{{layout}} {{format}} {{convention}}"
+            ),
+        ),
     ),
     Panel(
         "Workspace",
-        "Scratch memory of the indexer's kernels; the planner knows the same number.",
+        "Blocks for the logits of prefill, kept once they were needed, and the side buffer of shadow recall.",
         "bytes",
-        (Query(fullest("dsv4_indexer_workspace_bytes", ("instance",)), "{{instance}}"),),
+        (
+            Query(fullest("dsv4_indexer_workspace_bytes", ("instance",)), "logits {{instance}}"),
+            Query(fullest("dsv4_indexer_recall_buffer_bytes", ("instance",)), "recall {{instance}}"),
+        ),
     ),
     Panel(
         "Kernels compiled on live requests",

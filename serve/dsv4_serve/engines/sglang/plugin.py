@@ -16,6 +16,7 @@ PARTS: tuple[str, ...] = (
     "dsv4_serve.engines.sglang.routing",
     "dsv4_serve.engines.sglang.fixes",
     "dsv4_serve.engines.sglang.index_format",
+    "dsv4_serve.engines.sglang.inside.publisher",
 )
 """Modules with a `HOOKS: tuple[Hook, ...]`. Hooks of one target nest in this order, the last outermost."""
 

@@ -13,8 +13,9 @@ INDEX_PAYLOAD, INDEX_SCALE = "index_payload", "index_scale"
 class Region:
     """One kind of cached data in all layers of this process that have it.
 
-    `tokens` counts what one layer stores (tokens of context for the window, compressed entries for the others), the
-    reserved page not counted; `bytes` what all layers occupy, reserved pages and padding included.
+    `tokens` counts what one layer stores, the reserved page not counted: tokens of context for main and the window,
+    compressed entries for the others. `bytes` is what all layers occupy, reserved pages and padding included; main is
+    all compressed entries together, and its bytes a token are for one token of context in all layers.
     """
 
     name: str
@@ -37,11 +38,12 @@ def device_regions(token_pool: Any) -> list[Region]:
 def _device_regions(token_pool: Any) -> Iterator[Region]:
     if token_pool.swa_kv_pool is not None:
         yield _kv_region("window", token_pool.swa_kv_pool)
-    for ratio, pool in sorted(token_pool.kv_pools.items()):
-        yield _kv_region(f"c{ratio}", pool)
+    compressed = [_kv_region(f"c{ratio}", pool) for ratio, pool in sorted(token_pool.kv_pools.items())]
+    yield Region("main", token_pool.full_size or 0, sum(region.bytes for region in compressed), 1)
+    yield from compressed
     for region in (INDEX_PAYLOAD, INDEX_SCALE):
-        parts = [_index_region(region, pool) for _, pool in sorted(token_pool.index_pools.items())]
-        parts = [part for part in parts if part is not None]
+        found = [_index_region(region, pool) for _, pool in sorted(token_pool.index_pools.items())]
+        parts = [part for part in found if part is not None]
         if parts:
             yield merged(parts)
     states = [*token_pool.compress_state_pools, *token_pool.indexer_compress_state_pools]
@@ -70,35 +72,35 @@ def merged(parts: list[Region]) -> Region:
     return Region(parts[0].name, tokens, sum(part.bytes for part in parts), layers, parts[0].tier)
 
 
-HOST_REGIONS = {
-    "swa": "window",
-    "deepseek_v4_c4": "c4",
-    "deepseek_v4_c128": "c128",
-    "deepseek_v4_c1": "c1",
-    "deepseek_v4_c2": "c2",
-    "deepseek_v4_c4_indexer": INDEX_PAYLOAD,
-    "deepseek_v4_c4_indexer_scale": INDEX_SCALE,
-    "deepseek_v4_c1_indexer": INDEX_PAYLOAD,
-    "deepseek_v4_c1_indexer_scale": INDEX_SCALE,
-    "deepseek_v4_c2_indexer": INDEX_PAYLOAD,
-    "deepseek_v4_c2_indexer_scale": INDEX_SCALE,
-}
-"""SGLang's names of host pools; its pools of compressor state carry their own names and are all `state`."""
+PAGE_TOKENS = 256
+"""Tokens of context in a page of SGLang's radix tree, which is what HiCache moves."""
 
 
 def host_regions(entries: Iterable[Any]) -> list[Region]:
-    """The regions of HiCache's host pools: `entries` of SGLang's HostPoolGroup. Pools with no bytes are only indices."""
+    """The regions of HiCache's host pools: `entries` of SGLang's HostPoolGroup, some of which are only indices."""
     by_name: dict[str, list[Region]] = {}
     for entry in entries:
-        name, pool = getattr(entry.name, "value", entry.name), entry.host_pool
-        region = HOST_REGIONS.get(name, "state" if name.endswith("_state") else None)
-        buffer = getattr(pool, "kv_buffer", None)
-        if region is None or buffer is None:
-            continue
-        buffers = buffer if isinstance(buffer, list) else [buffer]
-        layers = max(1, getattr(pool, "layer_num", 1))
-        by_name.setdefault(region, []).append(Region(region, pool.size, _bytes(buffers), layers, "host"))
-    return [merged(parts) for parts in by_name.values() if parts[0].tokens]
+        found = _host_region(getattr(entry.name, "value", entry.name), entry.host_pool)
+        if found is not None and found.tokens:
+            by_name.setdefault(found.name, []).append(found)
+    return [merged(parts) for parts in by_name.values()]
+
+
+def _host_region(name: str, pool: Any) -> Region | None:
+    """By SGLang's names, `swa`, `deepseek_v4_c4`, `deepseek_v4_c4_indexer[_scale]`, `..._state`."""
+    pages, buffer = getattr(pool, "num_host_pages", 0), getattr(pool, "kv_buffer", None)
+    if not pages or buffer is None:
+        return None
+    size = _bytes(buffer if isinstance(buffer, list) else [buffer])
+    ratio, _, kind = name.removeprefix("deepseek_v4_c").partition("_")
+    if name.endswith("_state"):
+        return Region("state", pool.size, size, pool.layer_num, "host")
+    if name == "swa":
+        return Region("window", pages * PAGE_TOKENS, size, pool.layer_num, "host")
+    region = {"": f"c{ratio}", "indexer": INDEX_PAYLOAD, "indexer_scale": INDEX_SCALE}.get(kind)
+    if region is None or not ratio.isdigit():
+        return None
+    return Region(region, pages * PAGE_TOKENS // int(ratio), size, pool.layer_num, "host")
 
 
 def _bytes(buffers: Iterable[Any]) -> int:

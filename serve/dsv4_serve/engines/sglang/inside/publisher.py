@@ -1,0 +1,135 @@
+"""Brings the measurements of a scheduler to its families, once a second, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.sglang.inside import health, recall, scoring, work
+from dsv4_serve.engines.sglang.inside.families import COMPILES, Families, ranks
+from dsv4_serve.engines.sglang.inside.regions import Region, device_regions, host_regions
+
+SECONDS = 1.0
+COUNTED_BY_SGLANG = frozenset({"main", "window"})
+"""Regions whose tokens SGLang exports itself, with what of them is used."""
+SCORING = frozenset({"paged_logits", "rowgroup_logits"})
+
+log = logging.getLogger("sglang.dsv4")
+
+
+class Publisher:
+    """What one scheduler exports. `publish` may be called from one thread at a time."""
+
+    def __init__(self, families: Families, regions: Sequence[Region], formats: Sequence[dict[str, str]]) -> None:
+        self._families = families
+        self._scored = work.Work()
+        self._path: dict[str, tuple[str, str]] = {}
+        for region in regions:
+            self._region(region)
+        for labels in formats:
+            families.gauge("dsv4_index_format", 1, **labels)
+
+    def _region(self, region: Region) -> None:
+        labels = {"region": region.name, "tier": region.tier}
+        self._families.gauge("dsv4_kv_capacity_bytes", region.bytes, **labels)
+        if region.name not in COUNTED_BY_SGLANG:
+            self._families.gauge("dsv4_kv_capacity_tokens", region.tokens, **labels)
+        if region.tier == "gpu":
+            self._families.gauge("dsv4_kv_bytes_per_token", region.bytes_per_token, region=region.name)
+
+    def publish(self) -> None:
+        """Bring every family up to date."""
+        from dsv4_kernels import counters
+
+        done = work.total()
+        for (op, phase, backend), launches in done.launches.items():
+            self._families.counter("dsv4_indexer_launches_total", launches, op=op, phase=phase, backend=backend)
+        for (op, phase, scope), rows in done.rows.items():
+            self._families.counter("dsv4_indexer_rows_total", rows, op=op, phase=phase, scope=scope)
+        for (op, reason), count in counters.snapshot().fallbacks.items():
+            self._families.counter("dsv4_indexer_fallbacks_total", count, op=op, reason=reason)
+        self._paths(done)
+        self._families.gauge("dsv4_indexer_workspace_bytes", scoring.workspace_bytes())
+        self._families.counter("dsv4_nonfinite_logits_total", health.non_finite.total())
+        self._families.counter(COMPILES, health.compiles.total())
+        self._timing()
+        recall.publish(self._families)
+
+    def _paths(self, done: work.Work) -> None:
+        """What scored keys last in each phase is 1, what did before is 0."""
+        grown = (done - self._scored).launches
+        self._scored = done
+        for (op, phase, backend), launches in grown.items():
+            if op not in SCORING or launches <= 0:
+                continue
+            before = self._path.get(phase)
+            if before not in (None, (op, backend)):
+                self._families.gauge("dsv4_indexer_path", 0, phase=phase, op=before[0], backend=before[1])
+            self._path[phase] = op, backend
+            self._families.gauge("dsv4_indexer_path", 1, phase=phase, op=op, backend=backend)
+
+    def _timing(self) -> None:
+        scoring.timer.collect()
+        for phase, seconds in scoring.timer.seconds.items():
+            self._families.counter("dsv4_indexer_seconds_total", seconds, phase=phase)
+            launches = scoring.timer.launches[phase]
+            self._families.counter("dsv4_indexer_timed_launches_total", launches, phase=phase)
+
+
+def publisher_of(scheduler: Any) -> Publisher | None:
+    """The publisher of a scheduler; None if it exports nothing or its model has no index."""
+    from sglang.srt.runtime_context import get_server_args
+
+    if not get_server_args().enable_metrics:
+        return None
+    pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
+    if not getattr(pool, "index_pools", None):
+        return None
+    group = getattr(scheduler.tree_cache, "host_pool_group", None)
+    regions = [*device_regions(pool), *(host_regions(group.entries) if group is not None else ())]
+    return Publisher(Families(ranks()), regions, formats(pool))
+
+
+def formats(pool: Any) -> list[dict[str, str]]:
+    """The labels of dsv4_index_format, one set for each format that the index pools have."""
+    from dsv4_serve.engines.sglang import index_format
+
+    described = index_format.describe(pool).values()
+    found = {(str(d["layout"]), str(d["format"]), str(d["convention"]["name"])) for d in described}
+    return [{"layout": layout, "format": kind, "convention": rule} for layout, kind, rule in sorted(found)]
+
+
+def _run(publisher: Publisher) -> None:
+    told: set[str] = set()
+    while True:
+        try:
+            publisher.publish()
+        except Exception as error:  # the engine must not die of its metrics; each reason is told once
+            if repr(error) not in told:
+                told.add(repr(error))
+                log.exception("metrics of the index path are not up to date")
+        threading.Event().wait(SECONDS)
+
+
+def _publishing(init: Function) -> Function:
+    def started(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        health.compiles.watch_triton()
+        init(scheduler, *args, **kwargs)
+        publisher = publisher_of(scheduler)
+        if publisher is not None:
+            publisher.publish()
+            threading.Thread(target=_run, args=(publisher,), name="dsv4-metrics", daemon=True).start()
+
+    return started
+
+
+HOOKS: tuple[Hook, ...] = (
+    *work.HOOKS,
+    *scoring.HOOKS,
+    *health.HOOKS,
+    *recall.HOOKS,
+    Hook("sglang.srt.managers.scheduler", "Scheduler.__init__", _publishing, "exports the index path", needed=True),
+)

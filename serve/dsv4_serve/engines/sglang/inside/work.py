@@ -1,0 +1,117 @@
+"""What the index path did in this process: launches and rows scored, those of replayed graphs included.
+
+Python runs when a graph is captured and not when it is replayed, so each graph remembers what its capture launched, and
+a replay adds that. What a replay runs in Python nevertheless (the eager parts of a breakable graph) has counted itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsv4_serve.engines.sglang.hooks import Function, Hook
+
+Launch = tuple[str, str, str]
+"""Operation, phase, backend."""
+Rows = tuple[str, str, str]
+"""Operation, phase, scope: `whole` contexts, or `candidates` of V4.1's blocks."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Totals of launches and of rows scored."""
+
+    launches: Counter[Launch] = field(default_factory=Counter)
+    rows: Counter[Rows] = field(default_factory=Counter)
+
+    def __sub__(self, other: Work) -> Work:
+        return Work(_difference(self.launches, other.launches), _difference(self.rows, other.rows))
+
+    def add(self, other: Work) -> None:
+        self.launches.update(other.launches)
+        self.rows.update(other.rows)
+
+
+def _difference(a: Counter[Any], b: Counter[Any]) -> Counter[Any]:
+    return Counter({key: a[key] - b[key] for key in a.keys() | b.keys() if a[key] != b[key]})
+
+
+_lock = threading.Lock()
+_rows: Counter[Rows] = Counter()
+_graphs: dict[tuple[int, Any], Work] = {}
+_replayed = Work()
+
+
+def count_rows(op: str, phase: str, scope: str, rows: int) -> None:
+    """One launch scored so many rows."""
+    with _lock:
+        _rows[op, phase, scope] += rows
+
+
+def in_python() -> Work:
+    """What ran outside of replays, captures included."""
+    from dsv4_kernels import counters
+
+    launches = Counter(counters.snapshot().launches)
+    with _lock:
+        return Work(launches, Counter(_rows))
+
+
+def total() -> Work:
+    """All that ran on the device since the process started."""
+    found = in_python()
+    with _lock:
+        found.add(_replayed)
+    return found
+
+
+def _capturing(capture_one: Function) -> Function:
+    """A backend's `capture_one(shape_key, forward_fn, ...)` calls `forward_fn` to warm up, and last to capture."""
+
+    def capture(backend: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        last = Work()
+
+        def watched() -> Any:
+            nonlocal last
+            before = in_python()
+            output = forward_fn()
+            last = in_python() - before
+            return output
+
+        result = capture_one(backend, shape_key, watched, *args, **kwargs)
+        with _lock:
+            _graphs[id(backend), shape_key] = last
+            # A capture records and does not run.
+            _replayed.add(Work() - last)
+        return result
+
+    return capture
+
+
+def _replaying(replay: Function) -> Function:
+    def counted(backend: Any, shape_key: Any, *args: Any, **kwargs: Any) -> Any:
+        graph = _graphs.get((id(backend), shape_key))
+        if graph is None:
+            return replay(backend, shape_key, *args, **kwargs)
+        before = in_python()
+        result = replay(backend, shape_key, *args, **kwargs)
+        missed = graph - (in_python() - before)
+        with _lock:
+            _replayed.add(missed)
+        return result
+
+    return counted
+
+
+BACKENDS = "sglang.srt.model_executor.runner_backend"
+HOOKS: tuple[Hook, ...] = tuple(
+    Hook(f"{BACKENDS}.{module}", f"{name}.{method}", wrap, "counts the launches of captured graphs")
+    for module, name in (
+        ("full_cuda_graph_backend", "FullCudaGraphBackend"),
+        ("breakable_cuda_graph_backend", "BreakableCudaGraphBackend"),
+    )
+    for method, wrap in (("capture_one", _capturing), ("replay", _replaying))
+)
