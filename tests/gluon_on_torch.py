@@ -6,6 +6,7 @@ cannot check is what only the GPU shows: that the layouts fit the instructions, 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -134,10 +135,16 @@ def _unpack(words: Tensor, low: Tensor, high: Tensor) -> tuple[Value, Value]:
 
 
 def _assembly(text: str, _registers: str, arguments: list[Value], **_options: Any) -> Any:
-    if "prmt" in text:
+    if "lop3" in text:
         return _unpack(*(a.t for a in arguments))
     if "relu" in text:
         return Value(arguments[0].t.clamp(min=0))
+    if "max.u16x2" in text:
+        a, b = (x.t.long() for x in arguments)
+        halves = [torch.maximum(a >> s & 0xFFFF, b >> s & 0xFFFF) << s for s in (0, 16)]
+        return Value((halves[0] | halves[1]).int())
+    if "0x4140" in text:
+        return Value(arguments[0].t & 255 | arguments[0].t >> 8 << 16)
     assert "bar.warp.sync" in text
     return arguments[0]
 
@@ -159,6 +166,16 @@ def _pair(name: str) -> Any:
         return Value(getattr(torch, name)(torch.as_tensor(_raw(a)), torch.as_tensor(_raw(b))))
 
     return apply
+
+
+def _fold(x: Value, axis: int, combine: Any) -> Value:
+    first, *rest = (Value(part) for part in x.t.unbind(axis))
+    return functools.reduce(combine, rest, first)
+
+
+def _scan(x: Value, axis: int, combine: Any) -> Value:
+    parts = itertools.accumulate((Value(part) for part in x.t.unbind(axis)), combine)
+    return Value(torch.stack([part.t for part in parts], axis))
 
 
 def _nothing(*_a: Any, **_k: Any) -> None:
@@ -183,6 +200,9 @@ def _language(program: SimpleNamespace) -> SimpleNamespace:
         minimum=_pair("minimum"),
         max=lambda x, axis: Value(x.t.amax(axis)),
         min=lambda x, axis: Value(x.t.amin(axis)),
+        sum=lambda x, axis: Value(x.t.sum(axis)),
+        reduce=_fold,
+        associative_scan=_scan,
         abs=lambda x: Value(x.t.abs()),
         load=_load,
         store=_store,
@@ -220,7 +240,7 @@ class Kernel:
 
 
 def kernels(package: Path) -> dict[str, Kernel]:
-    """The kernels of a Gluon package's `tile.py`, `score.py` and `kernels.py`, by name."""
+    """The kernels of a Gluon package's `shares.py`, `tile.py`, `score.py` and `kernels.py`, by name."""
     program = SimpleNamespace(id=0)
     scope: dict[str, Any] = {
         "gl": _language(program),
@@ -229,7 +249,7 @@ def kernels(package: Path) -> dict[str, Kernel]:
         "warpgroup_mma_wait": lambda _n, deps: deps[0],
         "fence_async_shared": _nothing,
     }
-    for name in ("tile", "score", "kernels"):
+    for name in ("shares", "tile", "score", "kernels"):
         source = (package / f"{name}.py").read_text()
         source = re.sub(r"^from (triton|dsv4_kernels)\S* import .*$", "", source, flags=re.MULTILINE)
         exec(compile(source, f"{name}.py", "exec", dont_inherit=True), scope)

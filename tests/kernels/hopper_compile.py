@@ -25,6 +25,11 @@ TYPES = {
     "scales_ptr": "*u16",
     "weights_ptr": "*bf16",
 }
+REGISTERS = {
+    "brief_kernel": logits.BRIEF_REGISTERS,
+    "rows_kernel": logits.ROW_REGISTERS,
+    "groups_kernel": logits.GROUP_REGISTERS,
+}
 PAGES = {"KEYS_STRIDE": 1024, "SCALES_STRIDE": 128}
 
 
@@ -38,10 +43,10 @@ def compile_kernel(function: Any, constants: dict[str, Any]) -> Any:
             signature[name] = TYPES.get(name, "*i32")
             attributes[(i,)] = [["tt.divisibility", 16]]
         else:
-            signature[name] = "fp32" if name == "weight_scale" else "i32"
+            signature[name] = "fp32" if name in ("weight_scale", "per_program") else "i32"
     source = GluonASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
-    bound = {"maxnreg": logits.GROUP_REGISTERS} if "GROUP" in constants else {}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, **bound})
+    bound = REGISTERS[function.fn.__name__]
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "maxnreg": bound})
 
 
 def main() -> None:

@@ -29,6 +29,8 @@ def _executed_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(correctness, "ENDS", (1, 64, 65, 0, 320, 257))
     monkeypatch.setattr(correctness, "SEQUENCES", (0, 0, 0, 1, 1, 1))
     monkeypatch.setattr(correctness, "STARTS", (0, 60, 64, 0, 100, 7))
+    monkeypatch.setattr(correctness, "MANY_ROWS", 8)
+    monkeypatch.setattr(correctness, "MANY_KEYS", 128)
 
 
 def test_the_oracle_is_the_reference_in_float64() -> None:
@@ -60,6 +62,13 @@ def test_the_oracle_is_the_reference_in_float64() -> None:
 def test_correct_kernels_pass(group: str) -> None:
     results = list(correctness.run(group))
     assert {r["data"] for r in results} == set(correctness.BOUNDS)
+    assert all(r["passed"] for r in results), results
+
+
+@pytest.mark.usefixtures("_executed_with_torch")
+def test_many_logits_of_correct_kernels_pass() -> None:
+    results = list(correctness.run("many"))
+    assert len(results) == 4
     assert all(r["passed"] for r in results), results
 
 
@@ -113,7 +122,7 @@ def test_every_shape_of_the_bars_is_timed() -> None:
 
 
 def test_tables_show_times_errors_and_ratios() -> None:
-    common = {"shape": "64 x 65536", "low": 90.0, "high": 99.0, "key_tb_s": 3.0, "tflop_s": 700.0}
+    common = {"shape": "64 x 65536", "low": 90.0, "high": 99.0, "mbytes": 302.5, "gflop": 68.7, "roofline": 0.637}
     rows: list[report.Row] = [
         {"candidate": "fp8", "us": 140.0, **common},
         {"candidate": "hopper", "us": 100.0, **common},
@@ -121,9 +130,9 @@ def test_tables_show_times_errors_and_ratios() -> None:
         {"candidate": "portable", "shape": "1 x 64", "error": "RuntimeError: no\nmore"},
     ]
     lines = report.timing(rows).splitlines()
-    assert lines[3] == "| 64 x 65536 | hopper | 100.00 | 90.00 to 99.00 | 1.40 | 3.00 | 700 |"
-    assert lines[4] == "| 64 x 65536 | hopper, 1 s loop | 110.00 |  |  |  |  |"
-    assert lines[5] == "| 1 x 64 | portable | failed | RuntimeError: no |  |  |  |"
+    assert lines[3] == "| 64 x 65536 | hopper | 100.00 | 90.00 to 99.00 | 1.40 | 302.5 | 68.7 | 64 % |"
+    assert lines[4] == "| 64 x 65536 | hopper, 1 s loop | 110.00 |  |  |  |  |  |"
+    assert lines[5] == "| 1 x 64 | portable | failed | RuntimeError: no |  |  |  |  |"
     row = {"variant": "H=64", "data": "normal", "relative_error": 2e-8, "largest_error": 3e-8}
     row |= {"untouched": True, "repeatable": False, "passed": False}
     assert report.correctness([row]).splitlines()[2] == "| H=64 | normal | 2.0e-08 | 3.0e-08 | yes | NO | NO |"
@@ -140,10 +149,11 @@ def test_tables_show_times_errors_and_ratios() -> None:
 )
 def test_a_first_difference_must_be_a_tie(second: dict[str, Any], agrees: bool, told: str) -> None:
     first = {"id": 3, "logprob": -0.5, "top": [[3, -0.5]]}
-    cpu = {"tokens": [first, {"id": 5, "logprob": -1.0, "top": [[5, -1.0], [6, -1.00005], [7, -1.2]]}]}
-    found = report.engine(cpu, {"tokens": [first, second]}, run.TIE)
+    cpu = {"prompt": "p", "tokens": [first, {"id": 5, "logprob": -1.0, "top": [[5, -1.0], [6, -1.00005], [7, -1.2]]}]}
+    found = report.engine(cpu, {"prompt": "p", "tokens": [first, second]}, run.TIE)
     assert found[0] is agrees
     assert told in found[1]
+    assert report.engine(cpu, {"prompt": "q", "tokens": cpu["tokens"]}, run.TIE) == (False, "the two prompts differ")
 
 
 def test_programs_are_kept_apart_and_ended_at_the_deadline(tmp_path: Path) -> None:

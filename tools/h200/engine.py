@@ -6,6 +6,7 @@ The engine's own interface, no server. Prints JSON.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 import time
@@ -33,11 +34,11 @@ def prompt() -> list[int]:
     return list(ids[:PROMPT_TOKENS])
 
 
-async def generate(engine: AsyncEngine) -> list[dict[str, object]]:
+async def generate(engine: AsyncEngine, tokens: list[int]) -> list[dict[str, object]]:
     params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0, logprobs=ALTERNATIVES)
     return [
         {"id": o.token_id, "logprob": o.logprob, "top": [list(pair) for pair in o.top_logprobs or ()]}
-        async for o in engine.generate("greedy", prompt(), params)
+        async for o in engine.generate("greedy", tokens, params)
     ]
 
 
@@ -47,13 +48,17 @@ def main(device: str, backend: str) -> None:
     engine = AsyncEngine.create(options)
     backends.activate(device, backend)
     engine.start()
-    tokens = asyncio.run(generate(engine))
-    launches = {"/".join(key): n for key, n in counters.snapshot().launches.items()}
-    seconds = round(time.monotonic() - begin, 1)
-    print(
-        json.dumps({"device": device, "backend": backend, "tokens": tokens, "launches": launches, "seconds": seconds}),
-        flush=True,
-    )
+    asked = prompt()
+    tokens = asyncio.run(generate(engine, asked))
+    told = {
+        "device": device,
+        "backend": backend,
+        "prompt": hashlib.sha256(json.dumps(asked).encode()).hexdigest(),
+        "tokens": tokens,
+        "launches": {"/".join(key): n for key, n in counters.snapshot().launches.items()},
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+    print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

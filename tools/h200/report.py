@@ -31,23 +31,25 @@ def correctness(rows: list[Row]) -> str:
 
 
 def timing(rows: list[Row]) -> str:
-    bar = {r["shape"]: r["us"] for r in rows if r["candidate"] == "fp8" and "us" in r}
+    bar = {r["shape"]: r["us"] for r in rows if r.get("candidate") == "fp8" and "us" in r}
     cells = []
     for r in rows:
         if "us" in r:
             ratio = f"{bar[r['shape']] / r['us']:.2f}" if r["shape"] in bar else ""
             spread = f"{r['low']:.2f} to {r['high']:.2f}"
-            rates = [f"{r['key_tb_s']:.2f}", f"{r['tflop_s']:.0f}"]
-            cells.append([r["shape"], r["candidate"], f"{r['us']:.2f}", spread, ratio, *rates])
+            work = [f"{r['mbytes']:.1f}", f"{r['gflop']:.1f}", f"{100 * r['roofline']:.0f} %"]
+            cells.append([r["shape"], r["candidate"], f"{r['us']:.2f}", spread, ratio, *work])
         elif "sustained_us" in r:
-            cells.append([r["shape"], f"{r['candidate']}, 1 s loop", f"{r['sustained_us']:.2f}", "", "", "", ""])
+            cells.append([r["shape"], f"{r['candidate']}, 1 s loop", f"{r['sustained_us']:.2f}", *[""] * 5])
         elif "error" in r:
-            cells.append([r["shape"], r["candidate"], "failed", r["error"].splitlines()[0], "", "", ""])
-    return table(["rows x keys", "kernel", "us", "spread", "FP8 / this", "key TB/s", "TFLOP/s"], cells)
+            cells.append([r["shape"], r["candidate"], "failed", r["error"].splitlines()[0], *[""] * 4])
+    return table(["rows x keys", "kernel", "us", "spread", "FP8 / this", "MB", "GFLOP", "of the roofline"], cells)
 
 
 def engine(cpu: Row, cuda: Row, tolerance: float) -> tuple[bool, str]:
     """Whether both gave the same tokens, or their first difference is a tie; and a sentence on it."""
+    if cpu["prompt"] != cuda["prompt"]:
+        return False, "the two prompts differ"
     ours, theirs = cpu["tokens"], cuda["tokens"]
     for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if a["id"] != b["id"]:

@@ -76,6 +76,12 @@ class Inputs:
         return int(self.sequence_lengths.sum()) * 68
 
     @property
+    def other_bytes(self) -> int:
+        """Bytes of page ids, queries, head weights and logits."""
+        pages, values = int(self.sequence_lengths.sum()) // 64, self.shape.rows * self.shape.heads
+        return pages * 4 + values * 70 + self.keys * 4
+
+    @property
     def flop(self) -> int:
         return self.keys * self.shape.heads * 2 * 128
 

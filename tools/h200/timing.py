@@ -15,44 +15,27 @@ from tools.h200.replay import Launch, Replay, interleaved
 from tools.h200.shapes import Inputs, Shape
 
 from dsv4_kernels import portable
+from dsv4_kernels.bench.roofline import DEVICES
 from dsv4_kernels.hopper import logits as hopper
-from dsv4_kernels.hopper.logits import Programs
 from dsv4_kernels.logits_call import LogitsCall
 
+H200 = next(device for device in DEVICES if device.name == "H200")
 LARGE = Shape(64, 65536)
 GROUPS = Shape(64, 65536, group=4)
-WIDTHS = (Shape(64, 8192), Shape(64, 8192, width=1 << 20))
+WIDTHS = tuple(Shape(rows, 8192, width=width) for rows in (64, 1) for width in (0, 1 << 20))
 RAGGED = Shape(64, 65536, ragged=True)
 FEWER_HEADS = Shape(64, 65536, heads=32)
-DENSER = Programs(wave=7)
-"""Seven programs a multiprocessor, which 72 registers allow."""
-MORE_WAVES = Programs(many=30)
-HALVED = Programs(many=12)
 
 Candidates = dict[str, Callable[[Inputs], Launch]]
 
 
-def hopper_launch(programs: Programs = hopper.PROGRAMS, registers: int | None = None) -> Callable[[Inputs], Launch]:
-    def of(inputs: Inputs) -> Launch:
-        def run(i: int) -> object:
-            table, out = inputs.tables[i % inputs.sets], inputs.out[i % 2]
-            return hopper.launch(
-                inputs.query,
-                inputs.pool,
-                inputs.weights,
-                table,
-                inputs.lengths,
-                inputs.row_to_seq,
-                None,
-                1.0,
-                out,
-                programs,
-                registers,
-            )
+def hopper_launch(inputs: Inputs) -> Launch:
+    def run(i: int) -> object:
+        table, out = inputs.tables[i % inputs.sets], inputs.out[i % 2]
+        query, pool, seqs = inputs.query, inputs.pool, inputs.row_to_seq
+        return hopper.launch(query, pool, inputs.weights, table, inputs.lengths, seqs, None, 1.0, out)
 
-        return run
-
-    return of
+    return run
 
 
 def portable_launch(inputs: Inputs) -> Launch:
@@ -77,34 +60,15 @@ def fp8(next_n: int = 1) -> Callable[[Inputs], Launch]:
     return lambda inputs: deepgemm.launch(inputs, next_n)
 
 
-STANDARD: Candidates = {
-    "fp8": fp8(),
-    "hopper": hopper_launch(),
-    "hopper, 72 registers": hopper_launch(DENSER, 72),
-    "portable": portable_launch,
-}
-MORE: Candidates = {"hopper, 30 programs": hopper_launch(MORE_WAVES), "hopper, 12 programs": hopper_launch(HALVED)}
+OURS: Candidates = {"hopper": hopper_launch, "portable": portable_launch}
+STANDARD: Candidates = {"fp8": fp8()} | OURS
 PLAN: tuple[tuple[Shape, Candidates], ...] = (
-    (LARGE, STANDARD | MORE),
-    (Shape(64, 16384), STANDARD | {"hopper, runs of 8": hopper_launch(Programs(long_run=8))}),
-    (Shape(256, 16384), STANDARD | MORE),
-    (Shape(16, 2048), STANDARD | {"hopper, two pages": hopper_launch(Programs(wave=2))}),
-    (Shape(1, 16384), STANDARD | {"hopper, two pages": hopper_launch(Programs(wave=1))}),
-    (
-        GROUPS,
-        {
-            "hopper": hopper_launch(),
-            "hopper, 160 registers, 3 programs": hopper_launch(Programs(groups=3), 160),
-            "hopper, 8 programs": hopper_launch(Programs(groups=8)),
-            "fp8 next_n=2": fp8(2),
-            "portable": portable_launch,
-        },
-    ),
-    *((shape, {"hopper": hopper_launch(), "portable": portable_launch}) for shape in WIDTHS),
-    (RAGGED, {"fp8": fp8(), "hopper": hopper_launch()} | MORE),
-    (FEWER_HEADS, {"hopper": hopper_launch()}),
+    *((shape, STANDARD) for shape in (LARGE, Shape(256, 16384), Shape(64, 16384), Shape(16, 2048), Shape(1, 16384))),
+    (GROUPS, {"fp8 next_n=2": fp8(2)} | OURS),
+    *((shape, OURS) for shape in WIDTHS),
+    *((shape, STANDARD) for shape in (RAGGED, Shape(64, 4096), Shape(16, 8192), FEWER_HEADS)),
 )
-LOOPED = {"fp8", "hopper"}
+LOOPED = {"fp8", "hopper", "portable"}
 """Candidates that are also timed in a loop of one second at the large shape."""
 
 
@@ -121,12 +85,12 @@ def measure(shape: Shape, candidates: Candidates) -> None:
             replays[name] = Replay(make(inputs), inputs.sets)
         except Exception as error:  # noqa: BLE001  one failure must not hide the other results
             emit(shape, name, error=f"{type(error).__name__}: {error}"[:600])
-    keys = inputs.key_bytes
     for name, timing in interleaved(replays).items():
-        read = keys * 132 // 68 if name.startswith("fp8") else keys
-        us = timing.us
-        rates = {"key_tb_s": read / us / 1e6, "tflop_s": inputs.flop / us / 1e6}
-        emit(shape, name, **asdict(timing), **rates)
+        keys = inputs.key_bytes * 132 // 68 if name.startswith("fp8") else inputs.key_bytes
+        moved = keys + inputs.other_bytes
+        bound = max(moved / H200.bandwidth, inputs.flop / H200.flops) * 1e6
+        work = {"mbytes": moved / 1e6, "gflop": inputs.flop / 1e9, "roofline": bound / timing.us}
+        emit(shape, name, **asdict(timing), **work)
     if shape == LARGE:
         for name in replays.keys() & LOOPED:
             emit(shape, name, sustained_us=replays[name].sustained(1.0))

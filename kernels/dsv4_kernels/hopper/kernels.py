@@ -1,7 +1,7 @@
-"""The three kernels of Hopper's paged logits: single rows with few pages, single rows, and groups of rows.
+"""The three kernels of Hopper's paged logits: single rows of few pages, single rows, and groups of rows.
 
 Layout split64. Queries and payload are read as int32 words, query scales as bytes, key scales as pairs of bytes. A
-program takes one row (or group) and a run of its pages; runs follow the row's own length, not the width of the output.
+program takes a run of pages by the rows' own lengths, not by the width of the output.
 Strides of pages are compile-time constants, because a pool has one; all other strides and counts are not.
 """
 
@@ -15,15 +15,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from dsv4_kernels.hopper.score import QUERY_MEMORY, score, stage_row, store_page, weight_memory
+from dsv4_kernels.hopper.shares import COST, cost_of, share_of_pages
 from dsv4_kernels.hopper.tile import COLUMN, key_offsets, load_page, pin, tile_groups, unpack_page
 
 # Triton 3.6 calls it thread_barrier.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 FAR = gl.constexpr(0x7FFFFFFF)
 # One compilation must serve every table width, output width and number of rows.
-RUNTIME = (
-    "rows", "table_stride", "weights_stride", "out_stride", "weight_scale", "splits", "few_splits", "few_pages",
-)  # fmt: skip
+RUNTIME = ("rows", "table_stride", "weights_stride", "out_stride", "weight_scale", "splits", "programs", "per_program")
 
 
 @gluon.jit(do_not_specialize=RUNTIME)
@@ -32,58 +31,16 @@ def brief_kernel(
     table_stride, weights_stride, out_stride, weight_scale, splits,
     HEADS: gl.constexpr, KEYS_STRIDE: gl.constexpr, SCALES_STRIDE: gl.constexpr,
 ):  # fmt: skip
-    """One page a program, for launches whose pages fit the GPU at once: only the keys wait for the row's length."""
+    """Every `splits`-th page of a row, for single rows and for launches of few pages: only keys wait for the length."""
     row = (gl.program_id(0) // splits).to(gl.int64)
     number = gl.program_id(0) % splits
+    table_row = table_ptr + row * table_stride
     # Past the row's keys this entry is not followed.
-    page = gl.load(table_ptr + row * table_stride + number)
+    page = gl.load(table_row + number)
     length = gl.load(ends_ptr + row)
     if number * 64 < length:
         words_at, scales_at = key_offsets()
         x, y, s = load_page(keys_ptr, scales_ptr, page, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
-        queries = gl.allocate_shared_memory(gl.float8e5, [HEADS, 128], QUERY_MEMORY)
-        weights = gl.allocate_shared_memory(gl.float16, [8, HEADS], weight_memory(HEADS))
-        norm = stage_row(
-            queries, weights, query_ptr + row * HEADS * 16, query_scale_ptr + row * 256,
-            weights_ptr + row * weights_stride, 0, HEADS,
-        )  # fmt: skip
-        fence_async_shared()
-        barrier()
-        a, low, high = unpack_page(x, y, s, HEADS)
-        u = score(a, queries.permute([1, 0]), weights.permute([1, 0]), HEADS)
-        page_ptr = out_ptr + row * out_stride + number * 64
-        store_page(u, norm * weight_scale, low, high, page_ptr, out_stride, 0, length - number * 64, 1, False)
-
-
-@gluon.jit(do_not_specialize=RUNTIME)
-def rows_kernel(
-    query_ptr, query_scale_ptr, keys_ptr, scales_ptr, table_ptr, weights_ptr, starts_ptr, ends_ptr, out_ptr,
-    table_stride, weights_stride, out_stride, weight_scale, splits, few_splits, few_pages,
-    HEADS: gl.constexpr, WINDOWED: gl.constexpr, KEYS_STRIDE: gl.constexpr, SCALES_STRIDE: gl.constexpr,
-):  # fmt: skip
-    """A row and a run of its pages, two at a time; a row of at most `few_pages` pages is cut into `few_splits` runs."""
-    row = (gl.program_id(0) // splits).to(gl.int64)
-    end = gl.load(ends_ptr + row)
-    start = gl.load(starts_ptr + row) if WINDOWED else end * 0
-    low_page = start // 64
-    pages = (end + 63) // 64
-    cuts = gl.where(pages - low_page <= few_pages, few_splits, splits)
-    run = (pages - low_page + cuts - 1) // cuts
-    run += run % 2
-    first = low_page + (gl.program_id(0) % splits) * run
-    last = gl.minimum(first + run, pages)
-    if first < last:
-        table_row = table_ptr + row * table_stride
-        final = last - 1
-        # A run of odd length ends with a page that is read twice and stored once.
-        end = gl.minimum(end, last * 64)
-        words_at, scales_at = key_offsets()
-        page0 = gl.load(table_row + first)
-        page1 = gl.load(table_row + gl.minimum(first + 1, final))
-        x0, y0, s0 = load_page(keys_ptr, scales_ptr, page0, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
-        x1, y1, s1 = load_page(keys_ptr, scales_ptr, page1, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
-        page0 = gl.load(table_row + gl.minimum(first + 2, final))
-        page1 = gl.load(table_row + gl.minimum(first + 3, final))
         query_memory = gl.allocate_shared_memory(gl.float8e5, [HEADS, 128], QUERY_MEMORY)
         sum_memory = gl.allocate_shared_memory(gl.float16, [8, HEADS], weight_memory(HEADS))
         factor = weight_scale * stage_row(
@@ -94,21 +51,83 @@ def rows_kernel(
         barrier()
         queries, weights = query_memory.permute([1, 0]), sum_memory.permute([1, 0])
         out_row = out_ptr + row * out_stride
-        for p in range(first, last, 2):
-            a, low, high = unpack_page(x0, y0, s0, HEADS)
+        a, top = unpack_page(x, y, s, HEADS)
+        u = score(a, queries, weights, HEADS)
+        at = number * 64
+        store_page(u, factor, top, out_row + at, out_stride, 0, length - at, 1, False)
+        # Apart from the first page, whose code is thus short: it has yet to be fetched.
+        at += splits * 64
+        while at < length:
+            page = gl.load(table_row + at // 64)
+            x, y, s = load_page(keys_ptr, scales_ptr, page, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
+            a, top = unpack_page(x, y, s, HEADS)
+            u = score(a, queries, weights, HEADS)
+            store_page(u, factor, top, out_row + at, out_stride, 0, length - at, 1, False)
+            at += splits * 64
+
+
+@gluon.jit(do_not_specialize=RUNTIME)
+def rows_kernel(
+    query_ptr, query_scale_ptr, keys_ptr, scales_ptr, table_ptr, weights_ptr, starts_ptr, ends_ptr, out_ptr, rows,
+    table_stride, weights_stride, out_stride, weight_scale, programs, per_program,
+    HEADS: gl.constexpr, WINDOWED: gl.constexpr, KEYS_STRIDE: gl.constexpr, SCALES_STRIDE: gl.constexpr,
+):  # fmt: skip
+    """An equal share of all rows' pages, row after row: so neither unequal rows nor a wide table cost anything."""
+    left, row, spent = share_of_pages(starts_ptr, ends_ptr, rows, programs, per_program, WINDOWED)
+    query_memory = gl.allocate_shared_memory(gl.float8e5, [HEADS, 128], QUERY_MEMORY)
+    sum_memory = gl.allocate_shared_memory(gl.float16, [8, HEADS], weight_memory(HEADS))
+    queries, weights = query_memory.permute([1, 0]), sum_memory.permute([1, 0])
+    words_at, scales_at = key_offsets()
+    while left > 0:
+        end = gl.load(ends_ptr + row)
+        start = gl.load(starts_ptr + row) if WINDOWED else end * 0
+        low_page = start // 64
+        cost = cost_of(gl.where(start < end, (end + 63) // 64 - low_page, 0))
+        spend = gl.minimum(left, cost - spent)
+        p = low_page + gl.maximum(spent - COST, 0)
+        stop = low_page + gl.maximum(spent + spend - COST, 0)
+        if p < stop:
+            wide = row.to(gl.int64)
+            table_row = table_ptr + wide * table_stride
+            page0 = gl.load(table_row + p)
+            page1 = gl.load(table_row + gl.minimum(p + 1, stop - 1))
             x0, y0, s0 = load_page(keys_ptr, scales_ptr, page0, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
-            page0 = gl.load(table_row + gl.minimum(p + 4, final))
-            pin()
-            u = score(a, queries, weights, HEADS)
-            at = p * 64
-            store_page(u, factor, low, high, out_row + at, out_stride, start - at, end - at, 1, WINDOWED)
-            a, low, high = unpack_page(x1, y1, s1, HEADS)
             x1, y1, s1 = load_page(keys_ptr, scales_ptr, page1, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
-            page1 = gl.load(table_row + gl.minimum(p + 5, final))
-            pin()
-            u = score(a, queries, weights, HEADS)
-            at = p * 64 + 64
-            store_page(u, factor, low, high, out_row + at, out_stride, start - at, end - at, 1, WINDOWED)
+            page0 = gl.load(table_row + gl.minimum(p + 2, stop - 1))
+            page1 = gl.load(table_row + gl.minimum(p + 3, stop - 1))
+            # The row before may still be read.
+            barrier()
+            factor = weight_scale * stage_row(
+                query_memory, sum_memory, query_ptr + wide * HEADS * 16, query_scale_ptr + wide * 256,
+                weights_ptr + wide * weights_stride, 0, HEADS,
+            )  # fmt: skip
+            fence_async_shared()
+            barrier()
+            out_row = out_ptr + wide * out_stride
+            while p + 1 < stop:
+                a, top = unpack_page(x0, y0, s0, HEADS)
+                x0, y0, s0 = load_page(keys_ptr, scales_ptr, page0, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
+                page0 = gl.load(table_row + gl.minimum(p + 4, stop - 1))
+                pin()
+                u = score(a, queries, weights, HEADS)
+                at = p * 64
+                store_page(u, factor, top, out_row + at, out_stride, start - at, end - at, 1, WINDOWED)
+                a, top = unpack_page(x1, y1, s1, HEADS)
+                x1, y1, s1 = load_page(keys_ptr, scales_ptr, page1, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
+                page1 = gl.load(table_row + gl.minimum(p + 5, stop - 1))
+                pin()
+                u = score(a, queries, weights, HEADS)
+                at = p * 64 + 64
+                store_page(u, factor, top, out_row + at, out_stride, start - at, end - at, 1, WINDOWED)
+                p += 2
+            if p < stop:
+                a, top = unpack_page(x0, y0, s0, HEADS)
+                u = score(a, queries, weights, HEADS)
+                at = p * 64
+                store_page(u, factor, top, out_row + at, out_stride, start - at, end - at, 1, WINDOWED)
+        left -= spend
+        row += 1
+        spent = 0
 
 
 @gluon.jit(do_not_specialize=RUNTIME)
@@ -166,13 +185,11 @@ def groups_kernel(
                 x, y, s = load_page(keys_ptr, scales_ptr, page, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
                 page = gl.load(table_row + gl.minimum(first + 1, last - 1))
                 for p in range(first, last):
-                    a, low, high = unpack_page(x, y, s, N)
+                    a, top = unpack_page(x, y, s, N)
                     x, y, s = load_page(keys_ptr, scales_ptr, page, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
                     page = gl.load(table_row + gl.minimum(p + 2, last - 1))
                     pin()
                     u = score(a, queries, weights, N)
                     at = p * 64
                     page_ptr = out_rows + at
-                    store_page(
-                        u, factor, low, high, page_ptr, out_stride, row_starts - at, row_ends - at, GROUP, WINDOWED
-                    )
+                    store_page(u, factor, top, page_ptr, out_stride, row_starts - at, row_ends - at, GROUP, WINDOWED)

@@ -23,25 +23,28 @@ GROUP = 4
 """Rows that share unpacked pages: two columns each of the eight that the narrowest product has."""
 
 
-GROUP_REGISTERS = 128
-"""Of a thread of a group: four programs stay resident, for 16 bytes that spill outside the loop over pages."""
+BRIEF_REGISTERS, ROW_REGISTERS, GROUP_REGISTERS = 64, 80, 128
+"""Of a thread: so many programs stay resident as `Programs` says."""
+
+BRIEF_PAGES = 4
+"""Up to so many pages a program, the kernel that finds its pages without looking at other rows is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Thread blocks a multiprocessor that a launch aims at, by the registers that the kernels take."""
+    """Thread blocks a multiprocessor: what is resident at once with the registers that the kernels take.
 
-    wave: int = 6
-    """Single rows while runs are short: what is resident at once with 80 registers a thread."""
+    Fractions serve tests, which want few programs with long runs of pages.
+    """
 
-    many: int = 18
-    """Single rows with longer runs: three waves, so that rows of different lengths balance."""
+    brief: float = 8
+    """Single rows of few pages."""
 
-    long_run: int = 32
-    """Pages a program from which on runs are long."""
+    rows: float = 6
+    """Single rows."""
 
     groups: int = 4
-    """Groups of rows: what is resident at once."""
+    """Groups of rows."""
 
 
 PROGRAMS = Programs()
@@ -87,12 +90,8 @@ def launch(
     weight_scale: float,
     out: Tensor,
     programs: Programs = PROGRAMS,
-    registers: int | None = None,
 ) -> object:
-    """Launch the kernel that fits into `out` float32 [T, n], and return it compiled.
-
-    `programs` and `registers`, a bound on those of a thread, are for measurements.
-    """
+    """Launch the kernel that fits into `out` float32 [T, n], and return it compiled. `programs` is for measurements."""
     if query.payload is None or query.scale is None:
         raise ArgumentError("query", "a query without payload or scale", "a packed FP4 query on the hopper backend")
     rows, heads = query.rows, query.heads
@@ -108,9 +107,7 @@ def launch(
     )
     numbers = (page_table.stride(0), weights.stride(0), out.stride(0), weight_scale)
     constants = {"HEADS": heads, "KEYS_STRIDE": pool.payload_stride // 4, "SCALES_STRIDE": pool.scale_stride // 2}
-    if row_to_seq is not None:
-        registers = registers or GROUP_REGISTERS
-    options = {"enable_fp_fusion": True} | ({"maxnreg": registers} if registers else {})
+    options = {"num_warps": 4, "enable_fp_fusion": True}
     opened = starts if starts is not None else ends
     processors = _processors(pool.device)
     if row_to_seq is not None:
@@ -118,19 +115,19 @@ def launch(
         splits = max(1, min(programs.groups * processors // blocks, pages))
         return groups_kernel[(blocks * splits,)](
             *tensors, row_to_seq, opened, ends, out, rows, *numbers, splits,
-            GROUP=GROUP, WINDOWED=starts is not None, **constants, num_warps=4, **options,
+            GROUP=GROUP, WINDOWED=starts is not None, **constants, **options, maxnreg=GROUP_REGISTERS,
         )  # fmt: skip
-    wave = programs.wave * processors
-    if starts is None and rows * pages <= wave:
-        return brief_kernel[(rows * pages,)](
-            *tensors, ends, out, *numbers, pages, **constants, num_warps=4, **options
+    # A single row takes this kernel at any width, so that its time does not depend on the width.
+    wave = int(programs.brief * processors)
+    if starts is None and (rows == 1 or rows * pages <= BRIEF_PAGES * wave):
+        splits = max(1, min(wave // rows, pages))
+        return brief_kernel[(rows * splits,)](
+            *tensors, ends, out, *numbers, splits, **constants, **options, maxnreg=BRIEF_REGISTERS
         )  # fmt: skip
-    few_pages = programs.long_run * wave // rows
-    few = max(1, min(wave // rows, pages))
-    splits = few if pages <= few_pages else max(few, min(programs.many * processors // rows, pages))
-    return rows_kernel[(rows * splits,)](
-        *tensors, opened, ends, out, *numbers, splits, few, few_pages,
-        WINDOWED=starts is not None, **constants, num_warps=4, **options,
+    count = max(1, min(int(programs.rows * processors), rows * pages))
+    return rows_kernel[(count,)](
+        *tensors, opened, ends, out, rows, *numbers, count, 1 / count,
+        WINDOWED=starts is not None, **constants, **options, maxnreg=ROW_REGISTERS,
     )  # fmt: skip
 
 

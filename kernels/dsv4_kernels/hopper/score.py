@@ -79,17 +79,17 @@ def score(a, queries, weights, N: gl.constexpr):
 
 @gluon.jit
 def power(exponent):
-    """float32 [32, 1]: 2 ** (exponent - 127)."""
+    """float32 [32, 1]: 2 ** (exponent - 127) of the lower 8 bits."""
     return gl.expand_dims((exponent << 23).to(gl.float32, bitcast=True), 1)
 
 
 @gluon.jit
 def store_page(
-    u, factor, low_top, high_top, page_ptr, out_stride, start, end, ROWS: gl.constexpr, WINDOWED: gl.constexpr
+    u, factor, top, page_ptr, out_stride, start, end, ROWS: gl.constexpr, WINDOWED: gl.constexpr
 ):  # fmt: skip
     """Sums `u` [64, 8] to the logits of a page at `page_ptr`, in ROWS rows, for slots from `start` and below `end`.
 
-    `factor`, `start` and `end` are scalars, or [1, 4] by row.
+    `top` as of `unpack_page`; `factor`, `start` and `end` are scalars, or [1, 4] by row.
     """
     rounded, lost = gl.split(u.reshape([64, 4, 2]))
     low, high = gl.split((rounded + lost).reshape([4, 2, 8, 4]).permute([0, 2, 3, 1]).reshape([32, 4, 2]))
@@ -103,5 +103,5 @@ def store_page(
     if WINDOWED:
         seen_low = seen_low & (slot >= start)
         seen_high = seen_high & (slot + 16 >= start)
-    gl.store(at, gl.convert_layout(low, GROUPS) * factor * power(low_top), mask=seen_low)
-    gl.store(at + 16, gl.convert_layout(high, GROUPS) * factor * power(high_top), mask=seen_high)
+    gl.store(at, gl.convert_layout(low, GROUPS) * factor * power(top), mask=seen_low)
+    gl.store(at + 16, gl.convert_layout(high, GROUPS) * factor * power(top >> 16), mask=seen_high)

@@ -49,6 +49,9 @@ lop3.b32 $0, s0, 0x80808080, m0, 0xEA;
 lop3.b32 $1, s1, 0x80808080, m1, 0xEA;
 }""")
 UNPACK_REGISTERS = gl.constexpr("=r,=r,r,r,r,r,r,r,r,r,r,r,r,r")
+# Two bytes to the two halves of a word, and the larger of two such words half by half.
+SPREAD = gl.constexpr("prmt.b32 $0, $1, 0, 0x4140;")
+LARGER = gl.constexpr("max.u16x2 $0, $1, $2;")
 WARP_BARRIER = gl.constexpr("bar.warp.sync 0xffffffff; mov.b32 $0, $1;")
 
 
@@ -102,12 +105,8 @@ def pin():
 
 
 @gluon.jit
-def unpack_half(words, exponents, top):
-    """Words [32, 4, 4], exponents [32, 4] and their row maxima [32] to e5m2 [32, 4, 4, 4] of low and of high nibbles.
-
-    Values come relative to 2 ** (top - 127), exact down to 13 octaves below it.
-    """
-    field = gl.maximum(exponents - gl.expand_dims(top, 1) + 14, 0)
+def unpack_half(words, field):
+    """Words [32, 4, 4] to e5m2 [32, 4, 4, 4] of low and of high nibbles; 0.5 gets exponent `field` [32, 4]."""
     low = gl.expand_dims(gl.expand_dims(field * 0x04040400 + 0x06040000, 2), 3)
     high = gl.expand_dims(gl.expand_dims(field * 0x04040404 + 0x0E0C0A08, 2), 3)
     words = gl.broadcast(gl.expand_dims(words, 3), gl.full([32, 4, 4, 4], 0, gl.int32, HALF))[0]
@@ -117,17 +116,27 @@ def unpack_half(words, exponents, top):
 
 
 @gluon.jit
+def larger(a, b):
+    """The larger of each half of two words."""
+    return gl.inline_asm_elementwise(LARGER, "=r,r,r", [a, b], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def unpack_page(low_words, high_words, scales, N: gl.constexpr):
-    """A loaded page to operand A [64, 128] of a product with N columns, and the exponent maxima [32] of its halves."""
-    both = scales.to(gl.int32)
-    low_exponents, high_exponents = both & 255, both >> 8
-    low_top, high_top = gl.max(low_exponents, axis=1), gl.max(high_exponents, axis=1)
-    a0, a1 = unpack_half(low_words, low_exponents, low_top)
-    b0, b1 = unpack_half(high_words, high_exponents, high_top)
+    """A loaded page to operand A [64, 128] of a product with N columns, relative to the largest scale of each token,
+    exact down to 13 octaves below it; and the exponents of those scales [32], of the lower slots in the lower 16 bits.
+    """
+    both = gl.inline_asm_elementwise(SPREAD, "=r,r", [scales.to(gl.int32)], dtype=gl.int32, is_pure=True, pack=1)
+    top = gl.reduce(both, 1, larger)
+    tops = gl.expand_dims(top, 1)
+    # max(exponent - top + 14, 0), half by half.
+    fields = larger(both + 0x000E000E, gl.broadcast(tops, both)[0]) - tops
+    a0, a1 = unpack_half(low_words, fields & 0xFFFF)
+    b0, b1 = unpack_half(high_words, fields >> 16)
     a = gl.join(gl.join(a0, b0), gl.join(a1, b1))
     a = a.reshape([4, 8, 4, 4, 4, 2, 2]).permute([0, 5, 1, 6, 3, 2, 4]).reshape([64, 128])
     # Free: every register is where the operand wants it.
-    return gl.convert_layout(a, gl.DotOperandLayout(0, product_layout(N), 4)), low_top, high_top
+    return gl.convert_layout(a, gl.DotOperandLayout(0, product_layout(N), 4)), top
 
 
 @gluon.jit
@@ -136,5 +145,6 @@ def unpack_heads(query_row, scale_row, head):
     c = tile_groups()
     words = gl.load(query_row + gl.expand_dims(head * 16 + c * 4, 2) + tile_words())
     exponents = gl.load(scale_row + c * 64 + (head % 16) * 4 + head // 16).to(gl.int32)
-    q0, q1 = unpack_half(words, exponents, gl.max(exponents, axis=1))
+    field = gl.maximum(exponents - gl.expand_dims(gl.max(exponents, axis=1), 1) + 14, 0)
+    q0, q1 = unpack_half(words, field)
     return gl.join(q0, q1).permute([0, 4, 2, 1, 3]).reshape([32, 128])
