@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import string
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +143,17 @@ def test_a_chat_streams_the_models_words(server: Launcher) -> None:
     assert after[first] - before[first] == 1
     between = "dsv4_inter_token_latency_seconds_count"
     assert after[between] - before.get(between, 0) == 11
+
+
+def test_a_record_far_outside_the_window_is_found_through_the_index(server: Launcher) -> None:
+    """Sixty records of eight tokens: the one that is asked for stands some 450 tokens back, the window has 128."""
+    dice = random.Random(3)
+    records = {"".join(dice.choices(string.ascii_lowercase, k=3)): f"{dice.randrange(1000):03}" for _ in range(60)}
+    key = list(records)[4]
+    text = "Records:\n" + "".join(f"{name}:{value}\n" for name, value in records.items())
+    answer = server.chat(f"{text}\nWhat is the value of {key}?", max_tokens=24, temperature=0).json()
+    assert answer["usage"]["prompt_tokens"] > 500
+    assert records[key] in answer["choices"][0]["message"]["content"]
 
 
 def test_a_repeated_prompt_is_found_by_whole_pages(server: Launcher) -> None:

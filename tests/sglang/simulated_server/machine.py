@@ -20,6 +20,7 @@ def activate() -> None:
 
     torch.set_num_threads(1)
     cuda.install()
-    mixing = importlib.import_module("aiter.ops.mhc")
-    mixing.mhc_pre, mixing.mhc_post = hyper_connections.mhc_pre, hyper_connections.mhc_post  # type: ignore[attr-defined]
+    for module, names in stand_ins.AITER.items():
+        for name in names:
+            setattr(importlib.import_module(module), name, getattr(hyper_connections, name))
     Hooks(stand_ins.HOOKS).attach()

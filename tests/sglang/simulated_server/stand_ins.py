@@ -2,96 +2,62 @@
 
 Everything else in the server's processes is SGLang as published: HTTP, tokenizer and parsers, scheduler, radix cache,
 pools and their sizes, the HIP attention backend with its metadata, the FP4 index adapter, model and weight loader.
-AITER is `simulated_aiter.py`, the device `cuda.py`.
+AITER's index path is `simulated_aiter.py`, the device is `cuda.py`, and `running.SWITCHES` puts dense layers onto
+SGLang's own torch code.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 from dsv4_serve.engines.sglang.hooks import Function, Hook
 
+HIPCC = "compiled by hipcc for the device at run time"
 SLOW = "a Triton kernel of many small programs, which take seconds a layer in the interpreter"
-OPS = "sglang.kernels.ops.attention.dsv4."
+OPS = "sglang.kernels.ops.attention.dsv4"
+ACTIVATION = "sglang.kernels.ops.activation.silu_and_mul_clamp_hip"
+ATTENTION = "sglang.srt.layers.attention.hip_flash_mla"
+EXPERTS = "sglang.srt.layers.quantization.unquant"
 
 
-def _answer(make: Callable[[], Any]) -> Callable[[Function], Function]:
-    """A hook that puts `make()` in the place of what a loader of compiled code would return."""
+def _from(place: str, name: str) -> Callable[[Function], Function]:
+    """A hook that puts `simulated_server.PLACE:NAME` in its target's place: a function, or the class of a kernel whose
+    loader the target is."""
 
     def wrap(original: Function) -> Function:
-        answer = make()
-        return lambda *args, **options: answer(*args, **options)
+        answer = getattr(importlib.import_module(f"simulated_server.{place}"), name)
+
+        def stand_in(*args: Any, **options: Any) -> Any:
+            return answer(*args, **options)
+
+        return stand_in
 
     return wrap
 
 
-def _compressor(name: str) -> Callable[[], Any]:
-    def make() -> Any:
-        from simulated_server import compressor
-
-        return getattr(compressor, name)
-
-    return make
-
-
-def _attention(name: str, called: bool = True) -> Callable[[], Any]:
-    def make() -> Any:
-        from simulated_server import attention
-
-        kernel = getattr(attention, name)
-        return kernel if called else lambda *args, **options: kernel
-
-    return make
-
-
-def _experts(name: str) -> Callable[[], Any]:
-    def make() -> Any:
-        from simulated_server import experts
-
-        return getattr(experts, name)
-
-    return make
-
-
-def _native(original: Function) -> Function:
-    """SGLang's own torch code of the same operation."""
-
-    def forward(self: Any, *args: Any, **options: Any) -> Any:
-        return self.forward_native(*args, **options)
-
-    return forward
-
-
 HOOKS: tuple[Hook, ...] = (
-    Hook(OPS + "compress", "_jit_compress_plan_module", _answer(_compressor("PlanKernels")), "compiled by hipcc"),
-    Hook(OPS + "compress", "_jit_compress_module", _answer(_compressor("PoolingKernels")), "compiled by hipcc"),
-    Hook(OPS + "compress", "_jit_compress_norm_rope_module", _answer(_compressor("StoreKernel")), "compiled by hipcc"),
-    Hook(OPS + "norm_rope", "_jit_main_q_norm_rope_module", _answer(_attention("QueryNormRope")), "compiled by hipcc"),
+    Hook(f"{OPS}.compress", "_jit_compress_plan_module", _from("compressor", "PlanKernels"), HIPCC),
+    Hook(f"{OPS}.compress", "_jit_compress_module", _from("compressor", "PoolingKernels"), HIPCC),
+    Hook(f"{OPS}.compress", "_jit_compress_norm_rope_module", _from("compressor", "StoreKernel"), HIPCC),
+    Hook(f"{OPS}.norm_rope", "_jit_main_q_norm_rope_module", _from("attention", "QueryNormRope"), HIPCC),
+    Hook(f"{OPS}.norm_rope", "_jit_main_k_norm_rope_flashmla_module", _from("attention", "KeyNormRopeStore"), HIPCC),
+    Hook(f"{OPS}.topk", "_jit_topk_v2_module", _from("attention", "TopK"), HIPCC),
+    Hook(f"{OPS}.rope", "apply_rotary_emb_triton", _from("attention", "turn_inplace"), SLOW),
+    Hook(ACTIVATION, "silu_and_mul_clamp_triton", _from("experts", "gated"), SLOW),
     Hook(
-        OPS + "norm_rope",
-        "_jit_main_k_norm_rope_flashmla_module",
-        _answer(_attention("KeyNormRopeStore")),
-        "compiled by hipcc",
-    ),
-    Hook(OPS + "rope", "apply_rotary_emb_triton", _answer(_attention("turn_inplace")), SLOW),
-    Hook(
-        "sglang.kernels.ops.activation.silu_and_mul_clamp_hip",
-        "silu_and_mul_clamp_triton",
-        _answer(_experts("gated")),
-        SLOW,
-    ),
-    Hook(OPS + "topk", "_jit_topk_v2_module", _answer(_attention("TopK")), "compiled by hipcc"),
-    Hook(
-        "sglang.srt.layers.attention.hip_flash_mla",
+        ATTENTION,
         "flash_mla_with_kvcache_torch",
-        _answer(_attention("sparse_attention")),
+        _from("attention", "sparse_attention"),
         "SGLang's torch attention needs its flashmla_tests, which the wheel leaves out",
     ),
     Hook(
-        "sglang.srt.layers.quantization.unquant",
+        EXPERTS,
         "UnquantizedFusedMoEMethod.apply",
-        _answer(_experts("apply_experts")),
+        _from("experts", "apply_experts"),
         "AITER's CK kernels, or a Triton kernel by blocks of a GPU",
     ),
 )
+AITER = {"aiter.ops.mhc": ("mhc_pre", "mhc_post")}
+"""Kernels of AITER that read and write the residual streams, by module: those of `hyper_connections.py` stand in."""
