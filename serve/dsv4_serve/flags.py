@@ -147,7 +147,12 @@ FLAGS: tuple[Flag, ...] = (
     Flag("DSV4_ROWGROUP", BOOL, False, "group query rows that share pages in the indexer's logits", True),
     Flag("DSV4_PAGE8", BOOL, False, "index keys in pages of 8 tokens (V4.1)", True),
     Flag("DSV4_KV_LAYOUT", _choice("v4", "v41", "bf16"), "v4", "layout of the main KV cache"),
-    Flag("DSV4_SPECULATIVE", _choice("off", "eagle", "dspark"), "off", "speculative decoding"),
+    Flag(
+        "DSV4_SPECULATIVE",
+        _choice("off", "eagle", "dspark", "ngram"),
+        "off",
+        "speculative decoding: by the checkpoint's draft layers, or by look-up in a request's own text",
+    ),
     Flag("DSV4_HICACHE", BOOL, False, "tiers of the KV cache beyond the device"),
     Flag("DSV4_HICACHE_HOST_BYTES", SIZE, None, "host tier; unset, it has twice the pages of the device"),
     Flag("DSV4_HICACHE_DISK_DIR", PATH, None, "directory of the disk tier, its own; unset, there is none"),

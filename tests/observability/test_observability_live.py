@@ -49,7 +49,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     write_tiny_model(model)
     disk = tmp_path_factory.mktemp("tiers") / "disk"
     tiers = ["--hicache", "--hicache-host-bytes", "4MiB", "--hicache-disk-dir", str(disk)]
-    with Launcher(model, ["--profile", "tiny", *tiers], command=COMMAND) as running:
+    options = ["--profile", "tiny", "--speculative", "ngram", *tiers]
+    with Launcher(model, options, command=COMMAND) as running:
         yield running
 
 

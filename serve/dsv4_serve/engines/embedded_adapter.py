@@ -19,7 +19,7 @@ TIERS = ("host", "disk")
 
 
 class EmbeddedAdapter:
-    """One process, one thread of torch on a CPU; no parallelism or speculation."""
+    """One process, one thread of torch on a CPU; no parallelism, and no draft layers."""
 
     name = "embedded"
     accepts: Mapping[str, frozenset[Value]] = {
@@ -29,7 +29,7 @@ class EmbeddedAdapter:
         "DSV4_NODES": frozenset({1}),
         "DSV4_ENGINE_PYTHON": frozenset({None}),
         "DSV4_KV_LAYOUT": frozenset({"v4", "bf16"}),
-        "DSV4_SPECULATIVE": frozenset({"off"}),
+        "DSV4_SPECULATIVE": frozenset({"off", "ngram"}),
         "DSV4_BACKEND": frozenset({"auto", "reference"}),
         "DSV4_ROWGROUP": frozenset({False}),
         "DSV4_PAGE8": frozenset({False}),
@@ -51,6 +51,7 @@ class EmbeddedAdapter:
             "--max-running-requests": profile.engine.max_running_requests,
             "--max-queued-requests": profile.engine.max_queued_requests,
             "--context-length": profile.model.context_length,
+            "--speculative": profile.speculative,
         }
         kernels = profile.toggles().get("DSV4_KERNELS_DIR")
         if kernels is not None:
@@ -91,6 +92,7 @@ class EmbeddedAdapter:
             "kv_dtype": profile.kv_layout,
             "context_length": profile.model.context_length,
             "hicache": profile.hicache,
+            "speculative": profile.speculative,
         }
         if profile.hicache:
             asked |= {"write_policy": profile.hicache_write_policy, "disk_dir": profile.hicache_disk_dir}

@@ -33,6 +33,7 @@ class SglangAdapter:
         "DSV4_INDEXER_DTYPE": frozenset({"fp4", "fp8"}),
         "DSV4_KV_LAYOUT": frozenset({"v4", "v41"}),
         "DSV4_BACKEND": frozenset({"auto", "aiter", "gfx950", "portable", "reference"}),
+        "DSV4_SPECULATIVE": frozenset({"off", "eagle", "dspark"}),
         # Sized by --hicache-ratio: SGLang refuses bytes for this model.
         "DSV4_HICACHE_HOST_BYTES": frozenset({None}),
         "DSV4_HICACHE_DISK_DIR": frozenset({None}),

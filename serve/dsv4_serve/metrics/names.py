@@ -126,6 +126,11 @@ NAMES: tuple[MetricName, ...] = (
         "pages that a tier could not take in: disk full, unwritable, or busy with others",
     ),
     _engine("dsv4_generated_tokens_total", "counter", (), "tokens", "generated tokens", "sglang"),
+    _engine("dsv4_drafted_tokens_total", "counter", (), "tokens", "tokens that were drafted and verified"),
+    _engine("dsv4_accepted_tokens_total", "counter", (), "tokens", "drafted tokens that were right"),
+    _engine(
+        "dsv4_acceptance_length", "histogram", (), "tokens", "tokens of a step that verified a draft, its own included"
+    ),
     _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch", "sglang"),
     _engine("dsv4_queued_requests", "gauge", (), "requests", "requests that wait in the engine", "sglang"),
     _engine(

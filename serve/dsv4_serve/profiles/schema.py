@@ -76,7 +76,7 @@ class Profile(Part):
     dp: Count = 1
     indexer: Indexer = Indexer()
     kv_layout: Literal["v4", "v41", "bf16"] = "v4"
-    speculative: Literal["off", "eagle", "dspark"] = "off"
+    speculative: Literal["off", "eagle", "dspark", "ngram"] = "off"
     hicache: bool = False
     hicache_host_bytes: Annotated[int, Field(ge=0, strict=True)] | None = None
     hicache_disk_dir: str | None = None

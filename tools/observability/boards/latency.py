@@ -32,6 +32,21 @@ _ENGINE = (
     ),
 )
 
+_DRAFTS = (
+    Panel(
+        "Tokens of a verified step",
+        "Of one request, its own token included. 1 means that nothing drafted was right. Absent without drafts.",
+        "none",
+        (Query(mean("dsv4_acceptance_length"), "mean"),),
+    ),
+    Panel(
+        "Drafted tokens that were right",
+        "Share of all that were verified.",
+        "percentunit",
+        (Query(ratio(rate("dsv4_accepted_tokens_total"), f"({rate('dsv4_drafted_tokens_total')} > 0)"), "right"),),
+    ),
+)
+
 _FRONT = (
     Panel(
         "First byte at the front",
@@ -70,5 +85,5 @@ LATENCY = Board(
     "dsv4-latency",
     "DSV4 latency",
     "Why is it slow: time to the first token, between tokens, and in front of the engine.",
-    (("Engine", _ENGINE), ("Front", _FRONT), ("Causes", _CAUSES)),
+    (("Engine", _ENGINE), ("Drafts", _DRAFTS), ("Front", _FRONT), ("Causes", _CAUSES)),
 )

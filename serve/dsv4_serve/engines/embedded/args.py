@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .config import Device, IndexerDtype, KVDtype
-from .options import EngineOptions, WritePolicy
+from .options import EngineOptions, Speculative, WritePolicy
 
 DEFAULT_PORT = 8010
 
@@ -51,6 +51,8 @@ def parse_args(argv: Sequence[str]) -> ProcessArgs:
             disk_dir=args.disk_dir,
             disk_bytes=args.disk_bytes,
             write_policy=args.write_policy,
+            speculative=args.speculative,
+            draft_tokens=args.draft_tokens,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -101,6 +103,8 @@ def _add_engine_options(parser: argparse.ArgumentParser, defaults: EngineOptions
     add("--disk-dir", "directory of the disk tier, its own", type=Path)
     add("--disk-bytes", "what the disk tier may take", type=int)
     add("--write-policy", "when pages go down a tier", choices=get_args(WritePolicy))
+    add("--speculative", "draft by look-up in the request's own text", choices=get_args(Speculative))
+    add("--draft-tokens", "tokens of a draft", type=int)
     add("--threads", "CPU threads; 0 is automatic", type=int)
 
 

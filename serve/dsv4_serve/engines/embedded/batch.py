@@ -14,7 +14,10 @@ from .linear import padded
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
-    """One token of a running request: its id, position, working slot and the pages of its context."""
+    """One token of a running request: its id, position, working slot and the pages of its context.
+
+    Rows of one slot stand together, at consecutive positions: the newest token, then a draft to be verified.
+    """
 
     token_id: int
     position: int
@@ -60,8 +63,8 @@ class ForwardBatch:
     """Tensors of a forward pass with T rows, T a multiple of 8; rows past `rows` are padding.
 
     token_ids, positions: int64 [T]. The first `decode_rows` rows are decode rows, described by `decode` and with
-    `page_table` int64 [decode_rows, P] (0 where a request has fewer pages). `last_rows` are the rows whose logits
-    are wanted: each decode row, and the last row of each chunk.
+    `page_table` int64 [decode_rows, P] (0 where a request has fewer pages). `drafted` tells that some slot has several
+    decode rows. `last_rows` are the rows whose logits are wanted: each decode row, and the last row of each chunk.
     """
 
     rows: int
@@ -71,6 +74,7 @@ class ForwardBatch:
     page_table: torch.Tensor
     segments: tuple[Segment, ...]
     last_rows: torch.Tensor
+    drafted: bool = False
 
     @property
     def decode_rows(self) -> int:
@@ -102,4 +106,5 @@ def make_batch(decode: Sequence[DecodeRow], chunks: Sequence[PromptChunk]) -> Fo
         page_table=torch.tensor(table, dtype=torch.int64).view(len(decode), width),
         segments=tuple(segments),
         last_rows=torch.tensor(last, dtype=torch.int64),
+        drafted=len({row.slot for row in decode}) < len(decode),
     )

@@ -12,6 +12,7 @@ import torch
 
 from .batch import Segment
 from .decode_plan import DecodePlan
+from .geometry import MAX_DRAFT_TOKENS
 
 OVERLAP_TOKENS = 4
 
@@ -27,15 +28,16 @@ class Closed:
 class Compressor:
     """Pooling of one stream (main KV or index keys) of one layer, and the recent tokens of every working slot.
 
-    `ape` float32 [ratio, series * dim]. The state ring holds (values, gates) of the last 8 or 128 tokens:
-    float32 [slots, ring, 2, series * dim].
+    `ape` float32 [ratio, series * dim]. An entry pools the last 8 or 128 tokens. The state ring holds (values, gates)
+    of these and, beyond them, room for the rows of drafts: float32 [slots, ring, 2, series * dim].
     """
 
     def __init__(self, ratio: int, dim: int, ape: torch.Tensor, slots: int) -> None:
         self.ratio, self.dim, self.ape = ratio, dim, ape
         self.overlap = ratio == OVERLAP_TOKENS
         self.series = 2 if self.overlap else 1
-        self.ring_tokens = 2 * ratio if self.overlap else ratio
+        self.pooled_tokens = 2 * ratio if self.overlap else ratio
+        self.ring_tokens = self.pooled_tokens + MAX_DRAFT_TOKENS
         self.state = torch.zeros(slots, self.ring_tokens, 2, self.series * dim)
 
     @property
@@ -44,7 +46,10 @@ class Compressor:
         return 2 * self.series * self.dim
 
     def decode(self, projected: torch.Tensor, plan: DecodePlan) -> Closed:
-        """Take one token a row, projected [n, width]; the entries that `plan.closing` lists for this ratio."""
+        """Take one token a row, projected [n, width]; the entries that `plan.closing` lists for this ratio.
+
+        A slot may have several rows, consecutive tokens: an entry that one closes pools those before it.
+        """
         flat = self.state.view(-1, 2, self.series * self.dim)
         first = plan.slots * self.ring_tokens
         flat[first + plan.positions % self.ring_tokens] = self._with_ape(projected, plan.positions)
@@ -52,11 +57,11 @@ class Compressor:
         if not closing.rows.numel():
             return Closed(closing.entries, flat.new_empty(0, self.dim))
         last = plan.positions[closing.rows]
-        order = (last[:, None] - torch.arange(self.ring_tokens - 1, -1, -1)) % self.ring_tokens
+        order = (last[:, None] - torch.arange(self.pooled_tokens - 1, -1, -1)) % self.ring_tokens
         recent = flat.index_select(0, (first[closing.rows, None] + order).view(-1))
-        recent = recent.view(-1, self.ring_tokens, 2, self.series * self.dim)
+        recent = recent.view(-1, self.pooled_tokens, 2, self.series * self.dim)
         if self.overlap:
-            recent = self._interleave(recent, (last < self.ring_tokens - 1).nonzero().view(-1))
+            recent = self._interleave(recent, (last < self.pooled_tokens - 1).nonzero().view(-1))
         return Closed(closing.entries, self._pool(recent))
 
     def prefill(self, projected: torch.Tensor, segment: Segment) -> Closed:

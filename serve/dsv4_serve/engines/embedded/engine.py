@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import TypeVar
 
 from .build import Built, build, tensors_on
+from .draft import DraftSource, PromptLookup
 from .exposition import StateCollector, exposition
 from .info import describe
 from .options import EngineOptions
@@ -33,16 +34,16 @@ Result = TypeVar("Result")
 class AsyncEngine:
     """A loaded model that serves requests. Build it with `create`, then `start` it inside an event loop's program."""
 
-    def __init__(self, built: Built, options: EngineOptions) -> None:
+    def __init__(self, built: Built, options: EngineOptions, draft: DraftSource | None = None) -> None:
         self.model_config, self.context_length, self.model = built.config, built.context_length, built.model
         self.options, self.startup_phases = options, built.phases
         self._commands: deque[Command] = deque()
         self._outbox = Outbox()
         self._wake = threading.Condition()
-        self.statistics = EngineStatistics(("gpu", *tier_names(options)))
+        self.statistics = EngineStatistics(("gpu", *tier_names(options)), draft is not None)
         self.tiers = CacheTiers(self.model.pools, options, self._fingerprint, self.statistics.tiers, self._notify)
         self.cache = RadixCache(self.model.pools, options.prefix_cache, self.tiers.node_lost)
-        self.scheduler = Scheduler(self.model, self.cache, self.tiers, options, self.statistics)
+        self.scheduler = Scheduler(self.model, self.cache, self.tiers, options, self.statistics, draft)
         self.statistics.registry.register(StateCollector(self.model.pools, self.cache, self.tiers, self.scheduler))
         self._stopping = False
         self._clean = True
@@ -50,9 +51,14 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     @classmethod
-    def create(cls, options: EngineOptions) -> AsyncEngine:
-        """Load the model and allocate the pools (blocking); see `build` for the errors."""
-        return cls(build(options), options)
+    def create(cls, options: EngineOptions, draft: DraftSource | None = None) -> AsyncEngine:
+        """Load the model and allocate the pools (blocking); see `build` for the errors.
+
+        `draft` is a source other than that of `options.speculative`.
+        """
+        if draft is None and options.speculative == "ngram":
+            draft = PromptLookup()
+        return cls(build(options), options, draft)
 
     def start(self) -> None:
         """Start the engine thread."""

@@ -10,3 +10,7 @@ TILE_TOKENS = 8
 
 TILE_SLOTS = WINDOW + TILE_TOKENS
 """Positions that a tile sees; also the tokens that a working slot's ring keeps."""
+
+MAX_DRAFT_TOKENS = TILE_TOKENS - 1
+"""Draft tokens that one step may verify. The rings of a slot have room for so many beyond what a token needs: rows of
+rejected drafts lie there, read by nobody, until those of real tokens replace them."""

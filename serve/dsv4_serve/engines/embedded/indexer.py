@@ -12,12 +12,12 @@ from typing import Protocol
 import torch
 
 from dsv4_kernels import ops
-from dsv4_kernels.counters import Phase
 from dsv4_kernels.pool import IndexPool
 
 from .batch import ForwardBatch, Segment
 from .compressor import Closed, Compressor
 from .config import PAGE_TOKENS, ModelConfig
+from .index_scope import Scope
 from .linear import Projection
 from .rope import RopeTable
 
@@ -131,11 +131,11 @@ class Indexer:
         q = self._wq_b(latent).view(-1, self._heads, self._dim)
         rows = scored[: batch.decode_rows].nonzero().view(-1)
         if rows.numel():
-            self._top(chosen, rows, q, head_weights, lengths, batch, batch.page_table[rows], None)
+            self._top(chosen, rows, q, head_weights, lengths, batch, _decode_scope(batch, rows))
         for segment in batch.segments:
             rows = scored[segment.rows].nonzero().view(-1) + segment.row
             if rows.numel():
-                self._top(chosen, rows, q, head_weights, lengths, batch, segment.pages.unsqueeze(0), segment)
+                self._top(chosen, rows, q, head_weights, lengths, batch, _chunk_scope(segment, rows))
 
     def _top(
         self,
@@ -145,29 +145,31 @@ class Indexer:
         head_weights: torch.Tensor,
         lengths: torch.Tensor,
         batch: ForwardBatch,
-        page_table: torch.Tensor,
-        segment: Segment | None,
+        scope: Scope,
     ) -> None:
-        phase: Phase = "decode" if segment is None else "prefill"
         seen = lengths[rows].to(torch.int32)
         longest = int(seen.max())
 
         def score(pool: IndexPool, picked: torch.Tensor) -> torch.Tensor:
-            wanted, table = rows[picked], page_table if segment is not None else page_table[picked]
+            wanted = rows[picked]
             cos, sin, positions = self._rope.cos, self._rope.sin, batch.positions[wanted]
-            return ops.paged_logits(
-                ops.quantize_query(q[wanted], cos, sin, positions, spec=pool.spec, phase=phase),
-                pool,
-                head_weights[wanted],
-                table.to(torch.int32),
-                seen[picked],
-                weight_scale=self._weight_scale,
-                max_seq_len=longest,
-                row_to_seq=None if segment is None else torch.zeros_like(seen[picked]),
-                phase=phase,
-            )
+            query = ops.quantize_query(q[wanted], cos, sin, positions, spec=pool.spec, phase=scope.phase)
+            return scope.logits(query, pool, head_weights[wanted], seen[picked], picked, self._weight_scale, longest)
 
         logits = score(self.pool, torch.arange(len(rows)))
-        chosen[rows, : self._picks] = ops.topk(logits, seen, self._picks, phase=phase).long()
+        chosen[rows, : self._picks] = ops.topk(logits, seen, self._picks, phase=scope.phase).long()
         if self.observer is not None:
             self.observer.scored(score, rows, seen)
+
+
+def _decode_scope(batch: ForwardBatch, rows: torch.Tensor) -> Scope:
+    tables = batch.page_table[rows].to(torch.int32)
+    if not batch.drafted:
+        return Scope("decode", tables, None)
+    assert batch.decode is not None
+    _, sequences, counts = torch.unique_consecutive(batch.decode.slots[rows], return_inverse=True, return_counts=True)
+    return Scope("verify", tables[counts.cumsum(0) - counts], sequences)
+
+
+def _chunk_scope(segment: Segment, rows: torch.Tensor) -> Scope:
+    return Scope("prefill", segment.pages.to(torch.int32).unsqueeze(0), torch.zeros_like(rows))

@@ -40,6 +40,8 @@ def describe(options: EngineOptions, context_length: int, pools: CachePools, tie
         "max_queued_requests": options.max_queued_requests,
         "chunk_tokens": options.chunk_tokens,
         "prefix_cache": options.prefix_cache,
+        "speculative": options.speculative,
+        "draft_tokens": options.draft_tokens if options.speculative != "off" else 0,
         "hicache": options.hicache,
         "write_policy": options.write_policy if options.hicache else None,
         "disk_dir": None if options.disk_dir is None else str(options.disk_dir),

@@ -9,9 +9,10 @@ from typing import Literal, get_args
 from dsv4_kernels.formats import CONVENTIONS
 
 from .config import PAGE_TOKENS, Device, IndexerDtype, KVDtype
-from .geometry import TILE_TOKENS
+from .geometry import MAX_DRAFT_TOKENS, TILE_TOKENS
 
 WritePolicy = Literal["write_through", "write_back"]
+Speculative = Literal["off", "ngram"]
 DISK_BYTES = 4 << 30
 
 
@@ -32,6 +33,8 @@ class EngineOptions:
 
     `hicache` adds tiers below the pools: `host_bytes` of host memory (None: twice the pools; 0: none) and, in a
     directory of its own, `disk_bytes` of disk. See `tiers.cache_tiers` for the write policies.
+
+    `speculative` ngram verifies up to `draft_tokens` tokens a step, found by look-up in a request's own text (`draft`).
     """
 
     model_path: Path
@@ -57,6 +60,8 @@ class EngineOptions:
     disk_dir: Path | None = None
     disk_bytes: int = DISK_BYTES
     write_policy: WritePolicy = "write_through"
+    speculative: Speculative = "off"
+    draft_tokens: int = MAX_DRAFT_TOKENS
 
     def __post_init__(self) -> None:
         def require(ok: bool, name: str, accepted: str) -> None:
@@ -91,6 +96,8 @@ class EngineOptions:
         require(self.write_policy in get_args(WritePolicy), "write_policy", "write_through or write_back")
         require(self.host_bytes is None or self.host_bytes >= 0, "host_bytes", "0 (no host tier) or a positive integer")
         positive("disk_bytes")
+        require(self.speculative in get_args(Speculative), "speculative", "off or ngram")
+        require(1 <= self.draft_tokens <= MAX_DRAFT_TOKENS, "draft_tokens", f"1 to {MAX_DRAFT_TOKENS}")
         require(self.prefix_cache or not self.hicache, "hicache", "False without a prefix cache")
         for name in ("host_bytes", "disk_dir"):
             require(self.hicache or getattr(self, name) is None, name, "unset unless hicache is on")

@@ -3,40 +3,34 @@
 A step computes one token of every running request and, within a token budget, the next chunks of prompts. Chunks end at
 page boundaries, so that each boundary can be kept for later prefix hits. When no page is free the youngest running
 request is retracted: it waits again, at the head of the queue, with all its tokens and its random state.
+
+With speculative decoding a request's token is followed by a draft, and the step gives as many tokens as were right.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 
-import torch
-
-from .batch import DecodeRow, PromptChunk, make_batch
+from .batch import make_batch
 from .config import PAGE_TOKENS
+from .draft import DraftSource
+from .drafting import Drafting
+from .emission import Emission, emit
 from .geometry import TILE_TOKENS
+from .integrity import require_integrity
 from .model import Model
 from .options import EngineOptions
 from .radix import Node, RadixCache
-from .request import EngineError, FinishReason, PromptTooLong, QueueFull, TokenOutput
+from .request import EngineError, PromptTooLong, QueueFull
 from .running import Request
-from .sampler import sample
 from .statistics import EngineStatistics
 from .tiers.cache_tiers import CacheTiers
 from .tiers.prefix_loader import PrefixLoader
+from .work import Work
 
 LOOK_AHEAD = 8
 """Waiting requests that may read from the disk at the same time; it bounds the memory of what was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one request contributes to a step: `count` tokens from its position `computed`."""
-
-    request: Request
-    count: int
 
 
 class Scheduler:
@@ -49,10 +43,12 @@ class Scheduler:
         tiers: CacheTiers,
         options: EngineOptions,
         statistics: EngineStatistics,
+        draft: DraftSource | None = None,
     ) -> None:
         self._model, self._cache, self._options, self._statistics = model, cache, options, statistics
         self._pools, self._tiers = model.pools, tiers
         self._loader = PrefixLoader(model.pools, cache, tiers)
+        self._drafting = Drafting(draft, options.draft_tokens, model.pools)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
 
@@ -97,27 +93,24 @@ class Scheduler:
             return
         decode = [w for w in work if w.request.decoding]
         prefill = [w for w in work if not w.request.decoding]
-        batch = make_batch([_decode_row(w) for w in decode], [_chunk(w) for w in prefill])
+        batch = make_batch([row for w in decode for row in w.decode_rows], [w.chunk for w in prefill])
         logits = self._model.forward(batch)
-        for item in work:
-            self._advance(item)
-        ordered = [*decode, *prefill]
-        rows = [i for i, w in enumerate(ordered) if w.request.computed == w.request.length]
-        if rows:
-            self._sample(logits[rows], [ordered[i].request for i in rows])
+        emissions: list[Emission] = []
+        row = 0
+        for item in decode:
+            emissions.append(Emission(item.request, row, item.draft))
+            row += 1 + len(item.draft)
+        for row, item in enumerate(prefill, batch.decode_rows):
+            self._advance(item.request, item.request.computed + item.count)
+            if item.request.computed == item.request.length:
+                emissions.append(Emission(item.request, row))
+        emit(logits, emissions)
+        for emission in emissions:
+            self._deliver(emission)
 
     def check_integrity(self) -> None:
         """Raise RuntimeError unless every page, tail and slot that is out has exactly one owner."""
-        private = [p for r in self.running for p in r.pages[len(r.nodes) :]]
-        _same("pages", [*self._cache.pages(), *private], self._pools.pages.outstanding())
-        _same("tails", self._cache.tails(), self._pools.tails.outstanding())
-        _same("slots", [r.slot for r in self.running], self._pools.slots.outstanding())
-        held = sum(node.users for node in self._cache.nodes())
-        if held != sum(len(r.nodes) for r in self.running):
-            raise RuntimeError(f"the prefix cache counts {held} uses, the running requests hold another number")
-        unheld = sum(node.users == 0 for node in self._cache.nodes())
-        if unheld != self._cache.evictable_pages:
-            raise RuntimeError(f"{unheld} pages are held by no request, the prefix cache counts another number")
+        require_integrity(self._pools, self._cache, self.running)
 
     def _admit(self) -> None:
         passed_over = 0
@@ -162,12 +155,9 @@ class Scheduler:
 
     def _plan(self) -> list[Work]:
         """Every decoding request, oldest first, then prompt chunks within the budget."""
-        work: list[Work] = []
-        for request in list(self.running):
-            if request.decoding and self._make_room(request):
-                work.append(Work(request, 1))
+        decoding = [request for request in list(self.running) if request.decoding and self._make_room(request)]
         # Making room may have retracted requests that were planned before.
-        work = [w for w in work if w.request.slot]
+        work = self._drafting.work([request for request in decoding if request.slot])
         budget = self._options.chunk_tokens
         for request in self.running:
             if request.decoding:
@@ -197,45 +187,40 @@ class Scheduler:
         self.waiting.appendleft(request)
         self._statistics.retracted()
 
-    def _advance(self, work: Work) -> None:
-        """Count computed tokens; hand full pages to the prefix cache."""
-        request = work.request
-        request.computed += work.count
-        if not self._cache.enabled or request.computed % PAGE_TOKENS or not work.count:
-            return
-        number = request.computed // PAGE_TOKENS - 1
+    def _advance(self, request: Request, computed: int) -> None:
+        """Count computed tokens; hand pages that became full to the prefix cache."""
+        first, request.computed = request.computed // PAGE_TOKENS, computed
+        if self._cache.enabled:
+            for number in range(first, computed // PAGE_TOKENS):
+                self._keep_page(request, number)
+
+    def _keep_page(self, request: Request, number: int) -> None:
         parent = request.nodes[-1] if request.nodes else None
-        tokens = request.tokens(number * PAGE_TOKENS, request.computed)
-        node = self._cache.insert(parent, tokens, request.pages[number])
+        end = (number + 1) * PAGE_TOKENS
+        node = self._cache.insert(parent, request.tokens(number * PAGE_TOKENS, end), request.pages[number])
         request.pages[number] = node.page
         request.nodes.append(node)
         if node.tail is None:
             node.tail = self._cache.take_tail()
             if node.tail is not None:
-                self._model.save_tail(request.slot, request.computed, node.tail)
+                self._model.save_tail(request.slot, end, node.tail)
         self._tiers.page_filled(node)
 
-    def _sample(self, logits: torch.Tensor, requests: list[Request]) -> None:
-        finite = logits.isfinite().all(-1).tolist()
-        for request, ok in zip(requests, finite, strict=True):
-            if not ok:
-                self._stop_running(request)
-                self._statistics.nonfinite()
-                request.sink(EngineError("the model produced non-finite logits for this request"))
-        live = [(row, r) for row, (r, ok) in enumerate(zip(requests, finite, strict=True)) if ok]
-        choices = sample(
-            logits[[row for row, _ in live]], [r.sampler for _, r in live], [len(r.output_ids) for _, r in live]
-        )
-        for (_, request), choice in zip(live, choices, strict=True):
-            request.output_ids.append(choice.token_id)
-            reason = _finish_reason(request)
-            if reason is not None:
-                self._stop_running(request)
+    def _deliver(self, emission: Emission) -> None:
+        """Count what a request's rows computed, end it if it is done, and hand its tokens on."""
+        request = emission.request
+        # All tokens but the newest were computed; a prompt's were counted before.
+        self._advance(request, max(request.computed, request.length - 1))
+        if emission.draft and emission.outputs:
+            self._statistics.verified(len(emission.draft), len(emission.outputs))
+        if emission.finished:
+            self._stop_running(request)
+        for output in emission.outputs:
             self._statistics.generated(request)
-            assert request.cached_tokens is not None
-            request.sink(
-                TokenOutput(choice.token_id, choice.logprob, choice.top_logprobs, reason, request.cached_tokens)
-            )
+            request.sink(output)
+        if emission.failed:
+            self._statistics.nonfinite()
+            request.sink(EngineError("the model produced non-finite logits for this request"))
 
     def _stop_running(self, request: Request) -> None:
         """Give back the slot and pages of a running request; its full pages stay cached."""
@@ -245,26 +230,3 @@ class Scheduler:
         self._cache.release(request.nodes)
         self._pools.slots.give(request.slot)
         request.pages, request.nodes, request.slot = [], [], 0
-
-
-def _decode_row(work: Work) -> DecodeRow:
-    request = work.request
-    return DecodeRow(request.output_ids[-1], request.computed, request.slot, request.pages)
-
-
-def _chunk(work: Work) -> PromptChunk:
-    request = work.request
-    tokens = request.tokens(request.computed, request.computed + work.count)
-    return PromptChunk(tokens, request.computed, request.slot, request.pages)
-
-
-def _finish_reason(request: Request) -> FinishReason | None:
-    if request.output_ids[-1] in request.params.stop_token_ids:
-        return "stop"
-    return "length" if len(request.output_ids) >= request.params.max_tokens else None
-
-
-def _same(what: str, owned: Iterable[int], out: frozenset[int]) -> None:
-    owned = sorted(owned)
-    if owned != sorted(out):
-        raise RuntimeError(f"{what}: owned {owned}, out of the free list {sorted(out)}")

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from dsv4_serve.metrics.names import BEYOND, PROMPT_LENGTHS, length_label
 
+from .geometry import MAX_DRAFT_TOKENS
 from .running import Request
 from .tiers.tier_counters import TierCounters
 
@@ -19,7 +20,7 @@ _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 class EngineStatistics:
     """Counters and histograms of one engine with these tiers, in a registry of their own."""
 
-    def __init__(self, tiers: Sequence[str] = ("gpu",)) -> None:
+    def __init__(self, tiers: Sequence[str] = ("gpu",), speculative: bool = False) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self.tiers = TierCounters(self.registry, [tier for tier in tiers if tier != "gpu"])
 
@@ -42,6 +43,16 @@ class EngineStatistics:
         self._nonfinite = counter("dsv4_nonfinite_logits", "requests ended because of a NaN or an infinity")
         self._generated = counter("dsv4_generated_tokens", "generated tokens")
         self._retracted = counter("dsv4_retracted_requests", "running requests that gave their pages back and waited")
+        self._acceptance: Histogram | None = None
+        if speculative:
+            self._drafted = counter("dsv4_drafted_tokens", "tokens that were drafted and verified")
+            self._accepted = counter("dsv4_accepted_tokens", "drafted tokens that were right")
+            self._acceptance = Histogram(
+                "dsv4_acceptance_length",
+                "tokens of a step that verified a draft",
+                buckets=range(1, MAX_DRAFT_TOKENS + 2),
+                registry=self.registry,
+            )
         self._first = Histogram(
             "dsv4_time_to_first_token_seconds",
             "from arrival in the engine to first token",
@@ -78,6 +89,13 @@ class EngineStatistics:
         else:
             self._next.observe(now - request.last_token_at)
         request.last_token_at = now
+
+    def verified(self, drafted: int, emitted: int) -> None:
+        """A draft was verified: the step gave `emitted` tokens, the last of which the model added itself."""
+        if self._acceptance is not None:
+            self._drafted.inc(drafted)
+            self._accepted.inc(emitted - 1)
+            self._acceptance.observe(emitted)
 
     def retracted(self) -> None:
         """A running request was sent back to the queue."""
