@@ -11,16 +11,38 @@ from dsv4_serve.profiles.load import REPOSITORY
 
 HBM = 288 << 30
 AITER = """
+class dtypes:
+    fp4x2 = "fp4x2"
 def rope_rotate_activation(out, input, cos, sin, positions, rope_dim, out_scale=None, group_size=None,
                            shuffle_scale=True, do_rotate_act=True): ...
 def rmsnorm_rope_rotate_activation_fp4quant_kvcache(kvcache, scale, input, norm_weight, cos, sin, positions, slots,
     epsilon, rope_dim, kv_block_size=16, group_size=32, shuffle_scale=True, do_rotate_act=False): ...
 """
-FLYDSL = """
-def flydsl_pa_mqa_logits_fp4(q, *, next_n=1, cta_info=None, total_ctas=None, weight_scale=1.0{rowgroup}): ...
-def flydsl_pa_mqa_logits_fp4_prefill(q, *, cta_info=None, n_ctas=None, weight_scale=1.0): ...
+LOGITS = "q, q_scale, kv, kv_scale, table, weights"
+LAUNCH = "parallel_unit_num=None, cta_info=None, weight_scale=1.0, block_k=256, kv_block_size=64, num_warps=4, out=None"
+GROUPED = ", row_ends=None, query_start_loc=None, max_query_len=None, pages_per_block=1, plan=None"
+FLYDSL = f"""
+def flydsl_pa_mqa_logits_fp4({LOGITS}, lengths, max_len, *, next_n=1, total_ctas=None, {LAUNCH}GROUPED): ...
+def flydsl_pa_mqa_logits_fp4_prefill({LOGITS}, rows, starts, ends, max_len, *, n_ctas=None, {LAUNCH}): ...
 """
 PLAN = "def make_fp4_mqa_plan(num_seqs, max_qlen, num_rows, heads, page_size, max_seq_len, pages_per_block=1): ...\n"
+PREFILL = """
+CTA_INFO_WIDTH = 6
+_prefill_cta_info_kernel = object()
+def compute_prefill_schedule(rows, starts, ends, block_k, parallel_unit_num, max_seq_len, cta_info_out=None): ...
+"""
+SGLANG = """
+class envs:
+    class SGLANG_OPT_HIP_OPUS_SPARSE_PREFILL:
+        get = staticmethod(lambda: False)
+"""
+STAND_INS = {
+    "aiter/ops/flydsl/kernels/mqa_logits/pa_mqa_logits_fp4_prefill.py": PREFILL,
+    "aiter/ops/triton/attention/pa_decode_sparse.py": "def pa_decode_sparse(): ...\n",
+    "sglang/srt/environ.py": SGLANG,
+    "sglang/srt/layers/attention/hip_flash_mla.py": "resolve_hip_flashmla_backend = lambda: 'aiter_sparse'\n",
+}
+"""What of AITER and SGLang the check of symbols imports beside AITER's two packages."""
 
 
 @dataclass
@@ -69,13 +91,10 @@ class Simulated:
 
     def write_aiter(self, rowgroup: bool = True) -> Path:
         site = self.root / "site"
-        (site / "aiter/ops/flydsl").mkdir(parents=True, exist_ok=True)
-        (site / "aiter/__init__.py").write_text(AITER)
-        (site / "aiter/ops/__init__.py").write_text("")
-        more = ", row_ends=None, query_start_loc=None, plan=None" if rowgroup else ""
-        (site / "aiter/ops/flydsl/__init__.py").write_text(
-            FLYDSL.replace("{rowgroup}", more) + (PLAN if rowgroup else "")
-        )
+        functions = FLYDSL.replace("GROUPED", GROUPED if rowgroup else "") + (PLAN if rowgroup else "")
+        for name, text in {"aiter/__init__.py": AITER, "aiter/ops/flydsl/__init__.py": functions, **STAND_INS}.items():
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_text(text)
         return site
 
     def write_model(self, size: int = 1 << 20) -> None:

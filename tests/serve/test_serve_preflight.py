@@ -8,15 +8,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dsv4_serve.engines.sglang.index_path import IndexPath
+from dsv4_serve.preflight import aiter
 from dsv4_serve.preflight.machine import Machine
 from dsv4_serve.preflight.result import Result
 from dsv4_serve.preflight.run import preflight
-from dsv4_serve.preflight.software import aiter_symbols, cache_folders, needed_symbols, remove_stale_locks
-from dsv4_serve.profiles.load import load_profile
+from dsv4_serve.preflight.software import cache_folders, remove_stale_locks
 from serve.simulated_machine import Simulated, simulate
 
 
@@ -24,7 +26,20 @@ from serve.simulated_machine import Simulated, simulate
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
     made = simulate(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(made.root / "site"))
+    monkeypatch.setattr(aiter, "aiter_symbols", partial(remembered, made.root / "site"))
     return made
+
+
+REAL_CHECK, REMEMBERED = aiter.aiter_symbols, dict[object, Result]()
+
+
+def remembered(site: Path, path: IndexPath, asked: bool) -> Result:
+    """The real check, once for each content of the stand-ins: its process imports torch, as AITER does."""
+    texts = {file.relative_to(site).as_posix(): file.read_text() for file in site.rglob("*.py")}
+    key = path, asked, tuple(sorted(texts.items()))
+    if key not in REMEMBERED:
+        REMEMBERED[key] = REAL_CHECK(path, asked)
+    return REMEMBERED[key]
 
 
 def check(made: Simulated, *words: str, **toggles: str) -> dict[str, Result]:
@@ -153,9 +168,8 @@ def has_half_a_download(made: Simulated) -> None:
     (made.model / "model-00001-of-00002.safetensors.incomplete").touch()
 
 
-def has_an_old_aiter(made: Simulated) -> None:
-    text = (made.root / "site/aiter/__init__.py").read_text()
-    (made.root / "site/aiter/__init__.py").write_text(text.replace("out_scale=None, ", ""))
+def lacks_what_nothing_else_serves(made: Simulated) -> None:
+    (made.root / "site/aiter/ops/triton/attention/pa_decode_sparse.py").write_text("")
 
 
 def has_an_aiter_that_dies(made: Simulated) -> None:
@@ -201,7 +215,11 @@ def has_a_stale_lock(made: Simulated) -> None:
         (has_a_broken_index, "weights", "not an index of weights"),
         (lacks_the_tokenizer, "weights", "no tokenizer.json"),
         (has_half_a_download, "weights", "a download that did not end"),
-        (has_an_old_aiter, "AITER", "aiter.rope_rotate_activation: no parameter out_scale"),
+        (
+            lacks_what_nothing_else_serves,
+            "AITER",
+            "pa_decode_sparse: aiter.ops.triton.attention.pa_decode_sparse has no",
+        ),
         (has_an_aiter_that_dies, "AITER", "its import ended with status 6"),
         (has_no_proof, "patches", "no proof there"),
         (has_an_unproven_patch, "patches", "not proven: aiter/k-writer-rows"),
@@ -276,13 +294,23 @@ def test_host_tier_needs_its_ratio_and_its_memory(machine: Simulated) -> None:
 
 def test_the_row_group_kernel_is_asked_for_only_with_its_flag(machine: Simulated) -> None:
     machine.write_aiter(rowgroup=False)
-    assert failed(check(machine)) == []
-    results = check(machine, DSV4_ROWGROUP="1")
-    assert failed(results) == ["AITER"]
-    assert "make_fp4_mqa_plan" in results["AITER"].found
-    assert aiter_symbols(()).level == "ok"
-    fp8 = load_profile("v4-pro-tp8")
-    assert needed_symbols(fp8.model_copy(update={"indexer": fp8.indexer.model_copy(update={"dtype": "fp8"})})) == ()
+    assert check(machine)["AITER"].level == "ok"
+    # Ours serves in its place, unless AITER's own was asked for.
+    grouped = check(machine, DSV4_ROWGROUP="1")["AITER"]
+    assert grouped.level == "warn"
+    assert "make_fp4_mqa_plan" in grouped.found
+    assert "our rowgroup_logits serves" in grouped.found
+    assert failed(check(machine, DSV4_ROWGROUP="1", DSV4_BACKEND="aiter")) == ["AITER"]
+
+
+def test_an_older_signature_is_found_by_the_call_that_is_made(machine: Simulated) -> None:
+    path = machine.root / "site/aiter/__init__.py"
+    path.write_text(path.read_text().replace("out_scale=None, ", ""))
+    assert (
+        "aiter:rope_rotate_activation: aiter.rope_rotate_activation has another signature"
+        in check(machine)["AITER"].found
+    )
+    assert check(machine, DSV4_INDEXER_DTYPE="fp8")["AITER"].found == "nothing of its FP4 index path is asked for"
 
 
 @pytest.mark.parametrize(

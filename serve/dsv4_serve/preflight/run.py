@@ -8,6 +8,7 @@ from pathlib import Path
 from dsv4_serve.errors import CommandError, PreflightError
 from dsv4_serve.image.caches import prepare_caches
 from dsv4_serve.plan import Plan, make_plan
+from dsv4_serve.preflight.aiter import aiter_checks
 from dsv4_serve.preflight.container import container_checks
 from dsv4_serve.preflight.hardware import hardware_checks
 from dsv4_serve.preflight.machine import Machine
@@ -45,6 +46,7 @@ def checks_of(plan: Plan, environ: Mapping[str, str], machine: Machine, proof: P
     yield from container_checks(plan.profile, machine, proof.with_name(IMAGE_RECORD.name))
     yield from model_checks(plan.profile)
     yield from memory_checks(plan.profile, machine)
+    yield from aiter_checks(plan.profile)
     yield from software_checks(plan.profile, environ, proof)
 
 

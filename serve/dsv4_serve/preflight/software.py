@@ -1,12 +1,10 @@
-"""Checks of what is installed: AITER's names for each flag, the proof of patches, locks that a dead process left."""
+"""Checks of what is installed: the proof of patches, and locks that a dead process left."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,69 +16,14 @@ from dsv4_serve.provenance import PATCH_PROOF
 LOCK_PATTERNS = ("*.lock", "lock", "lock_*")
 CACHES = {"AITER_JIT_DIR": "~/.aiter/jit", "TRITON_CACHE_DIR": "~/.triton/cache"}
 """Caches whose locks are held by being there. FlyDSL's are advisory: a file that nobody holds hinders nobody."""
-IMPORT_SECONDS = 300.0
-
-FP4 = (
-    ("aiter", "rope_rotate_activation", ("out_scale", "group_size", "shuffle_scale", "do_rotate_act")),
-    ("aiter", "rmsnorm_rope_rotate_activation_fp4quant_kvcache", ("kv_block_size", "group_size", "shuffle_scale")),
-    ("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4", ("next_n", "cta_info", "total_ctas", "weight_scale")),
-    ("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4_prefill", ("cta_info", "n_ctas", "weight_scale")),
-)
-ROWGROUP = (
-    ("aiter.ops.flydsl", "make_fp4_mqa_plan", ("num_seqs", "page_size", "pages_per_block")),
-    ("aiter.ops.flydsl", "flydsl_pa_mqa_logits_fp4", ("row_ends", "query_start_loc", "plan")),
-)
-Symbol = tuple[str, str, tuple[str, ...]]
-"""A module, a function in it, and parameters that we pass by name."""
-
-PROBE = """
-import importlib, inspect, json, sys
-missing = []
-for module, name, parameters in json.loads(sys.argv[1]):
-    try:
-        function = getattr(importlib.import_module(module), name)
-        known = inspect.signature(function).parameters
-    except Exception as error:
-        missing.append(f"{module}.{name}: {type(error).__name__}: {error}")
-        continue
-    free = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    missing += [f"{module}.{name}: no parameter {p}" for p in parameters if p not in known and not free]
-print("dsv4-symbols:" + json.dumps(missing))
-"""
 
 
 def software_checks(profile: Profile, environ: Mapping[str, str], proof: Path = PATCH_PROOF) -> Iterator[Result]:
     """Nothing for a profile of a CPU."""
     if profile.hardware.arch != "gfx950":
         return
-    yield aiter_symbols(needed_symbols(profile))
     yield patch_proof(proof)
     yield stale_locks(cache_folders(environ))
-
-
-def needed_symbols(profile: Profile) -> tuple[Symbol, ...]:
-    """AITER's functions that the profile's flags reach."""
-    fp4 = profile.indexer.dtype == "fp4" or profile.kv_layout == "v41"
-    grouped = bool(profile.flags.get("DSV4_ROWGROUP") or profile.flags.get("DSV4_PAGE8"))
-    return (FP4 if fp4 else ()) + (ROWGROUP if grouped else ())
-
-
-def aiter_symbols(symbols: tuple[Symbol, ...]) -> Result:
-    """Import and signature of each function, in a process of its own; no version is compared."""
-    if not symbols:
-        return ok("AITER", "nothing of it is asked for")
-    command = [sys.executable, "-c", PROBE, json.dumps(symbols)]
-    accepted = "an AITER with these names; or switch off the flag that needs them"
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=IMPORT_SECONDS)
-    except subprocess.TimeoutExpired:
-        return fail("AITER", f"its import did not end within {IMPORT_SECONDS:g} s", accepted)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("dsv4-symbols:")]
-    if not lines:
-        last = (done.stderr.strip() or "no output").splitlines()[-1]
-        return fail("AITER", f"its import ended with status {done.returncode}: {last}", accepted)
-    missing = json.loads(lines[-1].removeprefix("dsv4-symbols:"))
-    return fail("AITER", "; ".join(missing), accepted) if missing else ok("AITER", f"{len(symbols)} functions as asked")
 
 
 def patch_proof(path: Path) -> Result:
