@@ -46,6 +46,7 @@ def test_embedded_command_is_exactly_this() -> None:
         *("--max-running-requests", "16"),
         *("--max-queued-requests", "256"),
         *("--context-length", "4096"),
+        *("--speculative", "off"),
         "--json-logs",
     ]
     assert adapter.environment(profile) == {}
@@ -65,7 +66,8 @@ def test_embedded_command_is_exactly_this() -> None:
 )
 def test_what_is_not_in_effect_is_named(changed: dict[str, object], difference: list[str]) -> None:
     profile = make_plan({}, {"DSV4_BACKEND": "reference"}).profile
-    effective = {"model": "dsv4-tiny", "indexer_dtype": "fp4", "kv_dtype": "v4", "context_length": 4096} | changed
+    effective = {"model": "dsv4-tiny", "indexer_dtype": "fp4", "kv_dtype": "v4", "context_length": 4096}
+    effective |= {"hicache": False, "speculative": "off"} | changed
     found = EmbeddedAdapter(EngineRun(Path("/m"), 1)).differences(profile, effective)
     assert len(found) == len(difference)
     assert all(message.startswith(start) for message, start in zip(found, difference, strict=True))
