@@ -6,7 +6,7 @@ prefill, (`seq_len`, `write_loc`, the two pages) at decode; 8 bytes a token to k
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,15 +14,27 @@ from torch import Tensor
 from dsv4_kernels.kv_pages import KVPages
 
 
-def state_slots(pages: dict[str, Any], request: int, positions: Tensor) -> Tensor:
-    """Where the state of one request's tokens lies: rings of C4 belong to pages of the window, of C128 to requests."""
-    ring: int = pages["ring_size"]
-    if pages["compress_ratio"] == 128 or pages["use_req_ring"]:
-        return request * ring + positions % ring
-    taken: Tensor = pages["req_to_token"][request, positions].long()
-    window: Tensor = pages["full_to_state"][taken].long()
-    page: Tensor = window // pages["swa_page_size"] * ring
-    return page + window % ring
+@dataclass(frozen=True)
+class Rings:
+    """Where pending tokens lie: rings of C4 belong to pages of the window, those of C128 to requests."""
+
+    req_to_token: Tensor
+    full_to_window: Tensor
+    ratio: int
+    window_page: int
+    size: int
+    by_request: bool
+
+    def slots(self, request: int, positions: Tensor) -> Tensor:
+        if self.ratio == 128 or self.by_request:
+            return request * self.size + positions % self.size
+        window = self.full_to_window[self.req_to_token[request, positions].long()].long()
+        return window // self.window_page * self.size + window % self.size
+
+    def pages(self, request: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Ring pages of `ratio` tokens that hold the tokens before a key that ends at these positions, and its own."""
+        earlier = self.slots(request, torch.clamp(positions - self.ratio, min=0))
+        return earlier // self.ratio, self.slots(request, positions) // self.ratio
 
 
 class PlanKernels:
@@ -39,12 +51,12 @@ class PlanKernels:
         ring_size: int,
         use_req_ring: bool,
     ) -> Tensor:
-        pages = dict(locals())
-        plan = torch.empty(len(requests), 4, dtype=torch.int32)
-        for row, (request, length) in enumerate(zip(requests.tolist(), seq_lens.tolist(), strict=True)):
-            last = length - 1
-            earlier, own = state_slots(pages, request, torch.tensor([max(last - compress_ratio, 0), last])).tolist()
-            plan[row] = torch.tensor([length, own, earlier // compress_ratio, own // compress_ratio])
+        rings = Rings(req_to_token, full_to_state, compress_ratio, swa_page_size, ring_size, use_req_ring)
+        rows = []
+        for request, length in zip(requests.tolist(), seq_lens.tolist(), strict=True):
+            last = torch.tensor([length - 1])
+            rows.append(torch.stack([last + 1, rings.slots(request, last), *rings.pages(request, last)], 1))
+        plan = torch.cat(rows).int()
         return plan.view(torch.uint8)
 
     @staticmethod
@@ -62,29 +74,27 @@ class PlanKernels:
         use_req_ring: bool,
         use_cuda_graph: bool,
     ) -> tuple[Tensor, Tensor]:
-        pages, first = dict(locals()), 0
+        rings = Rings(req_to_token, full_to_state, compress_ratio, swa_page_size, ring_size, use_req_ring)
+        first = 0
         keys, kept = [], []
         for request, length, extend in zip(requests.tolist(), seq_lens.tolist(), extend_lens.tolist(), strict=True):
             positions = torch.arange(length - extend, length)
             rows = torch.arange(first, first + extend)
-            slots = state_slots(pages, request, positions)
-            keys.append(_key_rows(pages, request, positions, rows))
+            keys.append(_key_rows(rings, request, positions, rows))
+            slots = rings.slots(request, positions)
             last = _last_of_slot(slots)
             kept.append(torch.stack([rows[last], slots[last]], 1))
             first += extend
         return torch.cat(keys).int().view(torch.uint8), torch.cat(kept).int().view(torch.uint8)
 
 
-def _key_rows(pages: dict[str, Any], request: int, positions: Tensor, rows: Tensor) -> Tensor:
+def _key_rows(rings: Rings, request: int, positions: Tensor, rows: Tensor) -> Tensor:
     """int64 [keys, 4] of the tokens that complete a key."""
-    ratio = pages["compress_ratio"]
-    window = 2 * ratio if ratio == 4 else ratio
-    done = (positions + 1) % ratio == 0
+    window = 2 * rings.ratio if rings.ratio == 4 else rings.ratio
+    done = (positions + 1) % rings.ratio == 0
     at, row = positions[done], rows[done]
-    buffered = window - torch.clamp(row - rows[0] + 1, max=window) if len(row) else row
-    earlier = state_slots(pages, request, torch.clamp(at - ratio, min=0)) // ratio
-    own = state_slots(pages, request, at) // ratio
-    return torch.stack([at + 1, row | buffered << 16, earlier, own], 1)
+    buffered = window - torch.clamp(row - rows[0] + 1, max=window)
+    return torch.stack([at + 1, row | buffered << 16, *rings.pages(request, at)], 1)
 
 
 def _last_of_slot(slots: Tensor) -> Tensor:
