@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
 
 from dsv4_serve.errors import CommandError
-from dsv4_serve.image import constraints, flydsl_variants, variables
+from dsv4_serve.image import caches, constraints, flydsl_variants, variables
 from dsv4_serve.image.caches import prepare_caches
 from dsv4_serve.pins.identity import identity
-from dsv4_serve.profiles.load import profile_names
+from dsv4_serve.profiles.load import REPOSITORY, profile_names
+
+DOCKERFILES = sorted(path.name for path in REPOSITORY.glob("Dockerfile.*"))
 
 PYTHON = """
 import os
@@ -128,8 +132,27 @@ def test_flydsl_kernels_are_compiled_for_the_heads_of_every_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run on AITER's source stands in docs/patches.md; here, what a tree without the kernels gives."""
-    monkeypatch.setattr("os.environ", dict(__import__("os").environ))
+    monkeypatch.setattr("os.environ", dict(os.environ))
     assert flydsl_variants.heads_of_profiles(profile_names()) == [32, 64]
     assert flydsl_variants.main([str(tmp_path), str(tmp_path / "cache")]) == 1
     assert "no pa_mqa_logits_fp4.py" in capsys.readouterr().err
     assert flydsl_variants.main([]) == 2
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_every_image_says_what_it_is_how_it_is_and_runs_as_nobody(name: str) -> None:
+    last = (REPOSITORY / name).read_text().rpartition("\nFROM ")[2]
+    assert re.search(r'org\.opencontainers\.image\.version="\$\{\w*VERSION\}"', last)
+    assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
+    assert re.search(r"^HEALTHCHECK .*--start-period=\d+s", last, re.MULTILINE)
+    assert re.search(r"^ENTRYPOINT \[", last, re.MULTILINE)
+    assert "latest" not in last
+    if name != "Dockerfile.router":
+        assert 'ENTRYPOINT ["dsv4"]' in last
+        assert 'dsv4.identity="${IDENTITY}"' in last
+
+
+def test_compiled_kernels_lie_in_a_folder_of_their_image() -> None:
+    text = (REPOSITORY / "Dockerfile.rocm").read_text()
+    for name in (caches.AITER, caches.TRITON, caches.FLYDSL):
+        assert re.search(rf"{name}=/cache/jit/\$\{{IDENTITY\}}/\w+ ", text), name
