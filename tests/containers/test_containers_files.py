@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import yaml
 from dsv4_serve.pins.build_arguments import build_arguments
 from dsv4_serve.pins.lock import Lock
 from dsv4_serve.profiles.load import PROFILES, REPOSITORY, load_profile, profile_names
+from dsv4_serve.settings import ServeSettings
 
 DOCKERFILES = sorted(path.name for path in REPOSITORY.glob("Dockerfile.*"))
 OVERLAYS = {
     "gpu": ["compose.yaml"],
     "cpu": ["compose.yaml", "compose.cpu.yaml"],
     "keys": ["compose.yaml", "compose.keys.yaml"],
+    "node": ["compose.yaml", "compose.node.yaml"],
     "ci": ["compose.yaml", "compose.cpu.yaml", "tests/containers/compose.ci.yaml"],
 }
 ENGINES = {"Dockerfile.rocm": "sglang", "Dockerfile.cpu": "embedded", "Dockerfile.router": "router"}
@@ -39,11 +42,17 @@ def tool(name: str, *words: str, **environment: str) -> subprocess.CompletedProc
     )
 
 
+# What an overlay asks for and has no default.
+REQUIRED = {
+    "keys": {"API_KEYS_FILE": "/etc/dsv4/api-keys"},
+    "node": {"NODE_RANK": "1", "NODE_ADDRESS": "node-0:20000", "RANKS_KEY_FILE": "/etc/dsv4/ranks-key"},
+}
+
+
 def compose(name: str, **environment: str) -> dict[str, Any]:
     """The merged services of an overlay, as Compose itself resolves them, profile `router` included."""
     files = [word for file in OVERLAYS[name] for word in ("-f", file)]
-    keys = {"API_KEYS_FILE": "/etc/dsv4/api-keys"} if name == "keys" else {}
-    done = tool("docker-compose", *files, "--profile", "router", "config", **keys, **environment)
+    done = tool("docker-compose", *files, "--profile", "router", "config", **REQUIRED.get(name, {}), **environment)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = yaml.safe_load(done.stdout)
     return found
@@ -75,7 +84,8 @@ def test_every_overlay_resolves(name: str) -> None:
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["restart"] == "unless-stopped"
-        assert {port["host_ip"] for port in service["ports"]} == {"127.0.0.1"}
+        if "network_mode" not in service:
+            assert {port["host_ip"] for port in service["ports"]} == {"127.0.0.1"}
 
 
 def test_unknown_keys_and_a_missing_secret_are_refused(tmp_path: Path) -> None:
@@ -130,6 +140,26 @@ def test_keys_come_from_a_file() -> None:
     assert found["secrets"]["api_keys"]["file"] == "/etc/dsv4/api-keys"
 
 
+def test_a_machine_of_several_says_which_it_is_and_where_rank_0_is() -> None:
+    found = compose("node")
+    serve = found["services"]["serve"]
+    profile = load_profile(serve["environment"]["DSV4_PROFILE"])
+    assert profile.toggles()["DSV4_NODES"] == 2
+    assert serve["environment"]["DSV4_NODE_RANK"] == "1"
+    assert serve["environment"]["DSV4_NODE_ADDRESS"] == "node-0:20000"
+    assert (serve["network_mode"], "ports" in serve) == ("host", False)
+    assert serve["command"][:3] == ["serve", "--host", "127.0.0.1"], "the API stays on loopback unless BIND says more"
+    assert found["secrets"]["ranks_key"]["file"] == "/etc/dsv4/ranks-key"
+
+
+def test_the_router_looks_more_often_than_a_leaving_server_waits() -> None:
+    words = compose("gpu")["services"]["router"]["command"]
+    interval = int(next(word for word in words if word.startswith("--health-check-interval-secs=")).partition("=")[2])
+    assert "--health-check-endpoint=/readyz" in words
+    (leave,) = [field.default for field in fields(ServeSettings) if field.name == "leave_seconds"]
+    assert interval < float(str(leave))
+
+
 def test_the_ci_overlay_changes_images_and_what_a_bare_machine_forbids_only() -> None:
     """Everything else that runs in CI is what an operator runs."""
     cpu, ci = compose("cpu")["services"], compose("ci")["services"]
@@ -152,7 +182,7 @@ def test_images_and_versions_are_those_of_the_lock() -> None:
 def test_the_example_names_every_variable_of_the_compose_files() -> None:
     used = {
         name: default
-        for file in ("compose.yaml", "compose.cpu.yaml", "compose.keys.yaml")
+        for file in ("compose.yaml", "compose.cpu.yaml", "compose.keys.yaml", "compose.node.yaml")
         for name, default in re.findall(r"\$\{([A-Z_]+)(?::-([^}]*))?", (REPOSITORY / file).read_text())
     }
     example = (REPOSITORY / ".env.example").read_text()

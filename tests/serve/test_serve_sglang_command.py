@@ -33,6 +33,7 @@ GOLDEN = {
     "v4-pro-tp8-eagle": ("DeepSeek-V4-Pro", "--tp-size 8 --ep-size 8", f"{V4} {EAGLE}"),
     "v4-pro-tp8-hicache": ("DeepSeek-V4-Pro", "--tp-size 8 --ep-size 8", f"{V4} {HICACHE}"),
     "v4-pro-tp8-eagle-hicache": ("DeepSeek-V4-Pro", "--tp-size 8 --ep-size 8", f"{V4} {EAGLE} {HICACHE}"),
+    "v4-pro-tp8-mooncake": ("DeepSeek-V4-Pro", "--tp-size 8 --ep-size 8", f"{V4} {HICACHE}"),
     "v4-pro-2nodes": ("DeepSeek-V4-Pro", f"--tp-size 16 --ep-size 16 {TWO_NODES}", V4),
     "v41-flash-tp2": ("DeepSeek-V4.1-Flash", "--tp-size 2 --ep-size 1", V41),
     "v41-flash-tp4": ("DeepSeek-V4.1-Flash", "--tp-size 4 --ep-size 4", V41),
@@ -50,7 +51,13 @@ V4_SWITCHES = {
 }
 V41_SWITCHES = V4_SWITCHES | {"SGLANG_HIP_FP4_INDEXER_ROWGROUP": "1", "SGLANG_DSV4_KV_LAYOUT": "v41"}
 
-OWN_SWITCHES = {"v41-flash-tp2": {"SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE": "1"}}
+OWN_SWITCHES = {
+    "v41-flash-tp2": {"SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE": "1"},
+    "v4-pro-tp8-mooncake": {"MOONCAKE_PROTOCOL": "rdma", "MOONCAKE_GLOBAL_SEGMENT_SIZE": "64gb"},
+}
+OWN_WORDS = {
+    "v4-pro-tp8-mooncake": " --hicache-storage-backend mooncake --hicache-storage-prefetch-policy timeout",
+}
 
 
 def planned(profile: str, **toggles: str) -> tuple[list[str], dict[str, str]]:
@@ -69,7 +76,7 @@ def test_there_is_a_golden_line_for_every_sglang_profile() -> None:
 def test_command_and_environment_word_for_word(name: str) -> None:
     model, parallel, rest = GOLDEN[name]
     words, environment = planned(name)
-    assert shlex.join(words) == COMMON.format(model=model, parallel=parallel, rest=rest)
+    assert shlex.join(words) == COMMON.format(model=model, parallel=parallel, rest=rest) + OWN_WORDS.get(name, "")
     assert environment == (V41_SWITCHES if name.startswith("v41") else V4_SWITCHES) | OWN_SWITCHES.get(name, {})
 
 

@@ -1,4 +1,4 @@
-"""Write configs/grafana/dashboards, the rules of configs/prometheus and docs/alerts.md, or --check them.
+"""Write configs/grafana/dashboards, the rules of configs/prometheus and Kubernetes, docs/alerts.md, or --check them.
 
 python -m tools.observability.generate [--check]
 """
@@ -14,11 +14,12 @@ from tools.observability.alerts_page import alerts_page
 from tools.observability.board import render
 from tools.observability.boards import BOARDS
 from tools.observability.recordings import RECORDINGS
-from tools.observability.rules import alerts_text, recordings_text
+from tools.observability.rules import alerts_text, operator_text, recordings_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DASHBOARDS = Path("configs/grafana/dashboards")
 RULES = Path("configs/prometheus")
+KUBERNETES = Path("configs/kubernetes/monitoring")
 
 
 def generated() -> dict[Path, str]:
@@ -27,6 +28,7 @@ def generated() -> dict[Path, str]:
     return boards | {
         RULES / "recording_rules.yml": recordings_text(RECORDINGS),
         RULES / "alert_rules.yml": alerts_text(ALERTS),
+        KUBERNETES / "rules.yaml": operator_text(RECORDINGS, ALERTS),
         Path("docs/alerts.md"): alerts_page(BOARDS, ALERTS),
     }
 

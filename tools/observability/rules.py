@@ -54,11 +54,27 @@ class Alert:
 
 
 def recordings_text(rules: Sequence[Recording]) -> str:
-    return _text("dsv4_recordings", [{"record": rule.name, "expr": rule.expression} for rule in rules])
+    return _text("dsv4_recordings", _recordings(rules))
 
 
 def alerts_text(alerts: Sequence[Alert]) -> str:
     return _text("dsv4_alerts", [_alert(alert) for alert in alerts])
+
+
+def operator_text(rules: Sequence[Recording], alerts: Sequence[Alert]) -> str:
+    """The same rules as the Prometheus operator's kind."""
+    groups = [_group("dsv4_recordings", _recordings(rules)), _group("dsv4_alerts", [_alert(alert) for alert in alerts])]
+    document = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "dsv4", "labels": {"app.kubernetes.io/name": "dsv4"}},
+        "spec": {"groups": groups},
+    }
+    return NOTICE + yaml.safe_dump(document, sort_keys=False, width=1000)
+
+
+def _recordings(rules: Sequence[Recording]) -> list[dict[str, Any]]:
+    return [{"record": rule.name, "expr": rule.expression} for rule in rules]
 
 
 def _alert(alert: Alert) -> dict[str, Any]:
@@ -72,5 +88,9 @@ def _alert(alert: Alert) -> dict[str, Any]:
 
 
 def _text(group: str, rules: list[dict[str, Any]]) -> str:
-    document = {"groups": [{"name": group, "rules": rules}]}
+    document = {"groups": [_group(group, rules)]}
     return NOTICE + yaml.safe_dump(document, sort_keys=False, width=1000)
+
+
+def _group(name: str, rules: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"name": name, "rules": rules}
