@@ -17,7 +17,8 @@ from dsv4_kernels.pool import IndexPool, Query
 class LogitsCall:
     """Arguments of `ops.paged_logits` and `ops.rowgroup_logits`, which say what each means and what is computed.
 
-    A call with `query_start_loc` is a row group; `row_to_seq` then says the same row by row.
+    A call with `query_start_loc` is a row group; `row_to_seq` then says the same row by row, or is None where each row
+    is a sequence of its own.
 
     Raises ArgumentError for a wrong dtype, shape, stride, device or value, LayoutMismatchError for a query quantised
     otherwise than the pool's keys.

@@ -159,8 +159,10 @@ def rowgroup_logits(
     [S, P]; `query_start_loc` int32 [S + 1] ascends from 0 to T. Pools of 64-slot and of 8-slot pages. Its backend is
     selected on its own: AITER has had a kernel for it only since its #6145.
     """
-    row = torch.arange(query.rows, dtype=torch.int32, device=pool.device)
-    seqs = torch.searchsorted(query_start_loc, row, right=True, out_int32=True).sub_(1).clamp_(min=0)
+    seqs: Tensor | None = None
+    if max_query_len > 1 or page_table.shape[0] != query.rows:
+        row = torch.arange(query.rows, dtype=torch.int32, device=pool.device)
+        seqs = torch.searchsorted(query_start_loc, row, right=True, out_int32=True).sub_(1).clamp_(min=0)
     call = LogitsCall(
         query=query,
         pool=pool,

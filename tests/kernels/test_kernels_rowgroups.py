@@ -49,6 +49,17 @@ def test_grouped_rows_score_as_they_do_alone(layout: str) -> None:
     assert torch.equal(grouped, alone)
 
 
+@pytest.mark.parametrize("layout", ["split64", "split8"])
+def test_rows_of_a_sequence_of_their_own(layout: str) -> None:
+    query, pool, weights, table = world(layout)
+    starts = torch.arange(5, dtype=torch.int32)
+    grouped = ops.rowgroup_logits(
+        query, pool, weights, table[[0, 1, 1, 0]], LENGTHS, starts, max_query_len=1, weight_scale=0.5, max_seq_len=128
+    )
+    alone = ops.paged_logits(query, pool, weights, table[[0, 1, 1, 0]], LENGTHS, weight_scale=0.5, max_seq_len=128)
+    assert torch.equal(grouped, alone)
+
+
 def test_logits_go_where_the_caller_says() -> None:
     query, pool, weights, table = world("split64")
     out = torch.full((4, 128), 7.0)

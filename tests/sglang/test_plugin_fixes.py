@@ -221,7 +221,7 @@ def test_ours_counts_them_and_warns_once(
     monkeypatch.setattr(hip, "_LOGITS_POOL", {})
     key = ("paged_logits", "logits past the pooled block")
     before = counters.snapshot().fallbacks.get(key, 0)
-    with caplog.at_level(logging.WARNING, "sglang.dsv4"):
+    with caplog.at_level(logging.WARNING, fixes.__name__):
         for rows in (1, 2, 2):
             hip._alloc_logits(rows, 64, torch.device("cpu"), False)
         hip._alloc_logits(2, 64, torch.device("cpu"), True)

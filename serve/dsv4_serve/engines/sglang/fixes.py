@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4_serve.engines.sglang.hooks import Function, Hook
-from dsv4_serve.engines.sglang.routing import ADAPTER
+from dsv4_serve.engines.sglang.routing import ADAPTER, INDEXER
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-log = logging.getLogger("sglang.dsv4")
+log = logging.getLogger(__name__)
 
-INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
 POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
 STORAGE = "sglang.srt.mem_cache.hicache_storage"
 UPDATES = "sglang.srt.model_executor.model_runner_components.weight_updater"

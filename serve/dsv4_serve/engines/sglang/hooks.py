@@ -23,7 +23,10 @@ MARK = "__dsv4_hook__"
 
 
 class HookError(SystemExit):
-    """A hook did not take effect. A SystemExit, because SGLang logs a plugin's exceptions and serves without it."""
+    """The start is refused: a hook did not take effect, or what it guards cannot work.
+
+    A SystemExit, because SGLang logs a plugin's exceptions and serves without it.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(f"dsv4 plugin: {message}")
@@ -48,19 +51,19 @@ class Hook:
     def name(self) -> str:
         return f"{self.module}:{self.attribute}"
 
+    @property
+    def key(self) -> str:
+        """The attribute without its class."""
+        return self.attribute.rpartition(".")[2]
+
     def owner(self, module: ModuleType) -> Any:
         """The module or class that holds the attribute. Raises HookError if there is none."""
         held: Any = module
         for part in self.attribute.split(".")[:-1]:
             held = getattr(held, part, None)
-        key = self.attribute.rpartition(".")[2]
-        if held is None or not callable(getattr(held, key, None)):
+        if held is None or not callable(getattr(held, self.key, None)):
             raise HookError(f"{self.name} does not exist in this SGLang; it is hooked: {self.reason}")
         return held
-
-    @property
-    def key(self) -> str:
-        return self.attribute.rpartition(".")[2]
 
 
 class Hooks:

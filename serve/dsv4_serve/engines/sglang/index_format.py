@@ -24,7 +24,8 @@ WRITER_SOURCE = "csrc/kernels/dsv4_rotate_quant.cu"
 """AITER's key writer: its bugs and rounding change without its version."""
 SEPARATOR = "-index-"
 
-_current: str | None = None
+_seen: set[str] = set()
+"""Fingerprints of the token pools of this process: the target model's, and a draft's that has an index."""
 
 
 def describe(token_pool: Any) -> dict[str, Any]:
@@ -40,8 +41,10 @@ def fingerprint(token_pool: Any) -> str | None:
 
 
 def current() -> str | None:
-    """The fingerprint of the index pools of this process, None before there are any."""
-    return _current
+    """One fingerprint of all index pools of this process, None before there are any."""
+    if len(_seen) < 2:
+        return next(iter(_seen), None)
+    return hashlib.sha256("".join(sorted(_seen)).encode()).hexdigest()[:DIGITS]
 
 
 def _describe(ratio: int, pool: Any) -> dict[str, object]:
@@ -97,10 +100,10 @@ def _remember(init: Function) -> Function:
     """A token pool of this process was made: what it stores is what storage keys must name from now on."""
 
     def remembering(token_pool: Any, *args: Any, **kwargs: Any) -> None:
-        global _current
         init(token_pool, *args, **kwargs)
-        # A draft model's pool has no index and leaves the target's in force.
-        _current = fingerprint(token_pool) or _current
+        found = fingerprint(token_pool)
+        if found is not None:
+            _seen.add(found)
 
     return remembering
 
@@ -110,8 +113,9 @@ def _in_storage_keys(post_init: Function) -> Function:
 
     def named(config: Any) -> None:
         post_init(config)
-        if _current is not None and SEPARATOR not in (config.model_name or ""):
-            config.model_name = f"{config.model_name or ''}{SEPARATOR}{_current}"
+        found = current()
+        if found is not None and SEPARATOR not in (config.model_name or ""):
+            config.model_name = f"{config.model_name or ''}{SEPARATOR}{found}"
 
     return named
 

@@ -19,6 +19,23 @@ if TYPE_CHECKING:
 PAGE = 64
 EIGHT = 8
 
+_step: Phase = "decode"
+"""What the indexer forward that runs now is part of: its queries and keys come without that."""
+
+
+def in_step(original: Function) -> Function:
+    """`forward_c4_indexer(...)`, under which a layer's queries and keys are made."""
+
+    def forward(backend: Any, *args: Any, **kwargs: Any) -> Any:
+        global _step
+        batch = kwargs.get("forward_batch")
+        if batch is not None:
+            mode = batch.forward_mode
+            _step = "decode" if mode.is_decode() else "verify" if mode.is_target_verify() else "prefill"
+        return original(backend, *args, **kwargs)
+
+    return forward
+
 
 def quantize_query(original: Function) -> Function:
     """`aiter_q_indexer_fp4(q, cos, sin, positions)`: (codes fp4x2 [T, H, 64], scales uint8 [T, 1, 4, 16, 4]).
@@ -37,10 +54,10 @@ def quantize_query(original: Function) -> Function:
         from dsv4_kernels.layout import SPLIT64
 
         if chosen.aiter("quantize_query") and q.shape[1] == 64:
-            counters.count_launch("quantize_query", "decode", "aiter")
+            counters.count_launch("quantize_query", _step, "aiter")
             return original(q, cos, sin, positions)
         at = positions.to(device=q.device, dtype=torch.int64).contiguous()
-        query = ops.quantize_query(q, cos, sin, at, spec=aiter_tensors.spec(SPLIT64))
+        query = ops.quantize_query(q, cos, sin, at, spec=aiter_tensors.spec(SPLIT64), phase=_step)
         assert query.payload is not None
         return query.payload.view(torch.float4_e2m1fn_x2), query.scale
 
@@ -58,13 +75,14 @@ def write_keys(original: Function) -> Function:
         from dsv4_kernels import aiter_tensors, counters, ops
 
         if chosen.aiter("write_index_keys"):
-            counters.count_launch("write_index_keys", "decode", "aiter")
+            counters.count_launch("write_index_keys", _step, "aiter")
             original(k=k, write_metadata=write_metadata, **rest)
             return
         weight = rest["norm_weight"].to(device=k.device, dtype=k.dtype)
         pool = aiter_tensors.index_pool(rest["k_payload"], rest["k_scale"], PAGE)
         at, slots = write_metadata
-        ops.write_index_keys(pool, k, weight, rest["norm_epsilon"], rest["cos"], rest["sin"], at, slots)
+        angles = rest["cos"], rest["sin"]
+        ops.write_index_keys(pool, k, weight, rest["norm_epsilon"], *angles, at, slots, phase=_step)
 
     return routed
 

@@ -8,7 +8,10 @@ from dsv4_serve.engines.sglang.hooks import Hook
 ADAPTER = "sglang.kernels.ops.attention.dsv4.fp4_indexer_hip"
 
 
+INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
+
 HOOKS: tuple[Hook, ...] = (
+    Hook(INDEXER, "C4IndexerBackendMixin.forward_c4_indexer", launches.in_step, "the phase of queries and keys"),
     Hook(ADAPTER, "aiter_q_indexer_fp4", launches.quantize_query, "query: RoPE, Hadamard, FP4", needed=True),
     Hook(ADAPTER, "aiter_k_indexer_fp4_cache_write", launches.write_keys, "key: norm to scatter", needed=True),
     Hook(ADAPTER, "aiter_fp4_paged_mqa_logits", launches.score, "decode and prefill scores", needed=True),

@@ -14,8 +14,7 @@ SCHEDULER = "sglang.srt.managers.scheduler"
 REPORTERS: dict[str, Callable[[], Any]] = {}
 """Parts that have something to say in `/server_info`: name to a function that gives JSON values."""
 
-# SGLang configures only its own loggers' tree.
-log = logging.getLogger("sglang.dsv4")
+log = logging.getLogger(__name__)
 
 
 def _before_weights(load_model: Function) -> Function:
