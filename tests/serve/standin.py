@@ -121,6 +121,7 @@ class Standin:
             "backends": [{"op": "paged_logits", "selected": "reference", "reason": "known-answer test passed"}],
             "context_length": 4096,
             "hicache": False,
+            "speculative": "off",
             "running": self.running or int(time.monotonic() - self.last_end < self.lag),
             "queued": 0,
             "aborted_requests": self.aborted,

@@ -34,7 +34,8 @@ class Reporting(EmbeddedAdapter):
 
 def front(toggles: dict[str, str], **report: Any) -> Front:
     plan = make_plan({}, {"DSV4_PROFILE": "tiny", **toggles})
-    runs = {"model": "dsv4-tiny", "indexer_dtype": "fp4", "kv_dtype": "v4", "context_length": 4096, **report}
+    runs = {"model": "dsv4-tiny", "indexer_dtype": "fp4", "kv_dtype": "v4", "context_length": 4096}
+    runs |= {"hicache": False, "speculative": "off", **report}
     settings = ServeSettings(profile=plan.profile, resolved=plan.resolved)
     return Front(settings, Reporting(runs), EngineClient(1), Lifecycle(), LauncherMetrics(), plan.warnings)
 
