@@ -8,6 +8,8 @@ PROFILE ?= tiny
 PORT ?= 8000
 SERVE_FLAGS ?=
 PYTEST_WORKERS ?= 2
+REQUESTS ?= 5000
+AT_ONCE ?= 64
 ENGINE ?= sglang
 ENGINES := sglang vllm
 hash = $(shell cat $(1) pyproject.toml | sha256sum | cut -c1-16)
@@ -15,7 +17,7 @@ PRODUCT_STAMP := $(VENV)/.product-$(call hash,locks/product.txt)
 TEST_STAMP := $(VENV)/.test-$(call hash,locks/product.txt locks/test.txt)
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 
-.PHONY: help serve test check fmt deps bench image lock clean env test-env sglang-env vllm-env
+.PHONY: help serve test check fmt deps bench chaos image lock clean env test-env sglang-env vllm-env
 
 help: ## list the targets
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -67,6 +69,9 @@ sglang-env vllm-env: %-env: ## an engine as published, without its GPU parts, fo
 bench: test-env ## engine against transformers, launcher against the engine's port; prints tables
 	$(BIN)/python tools/bench_engine.py
 	$(BIN)/python tools/bench_launcher.py
+
+chaos: test-env ## thousands of requests while everything goes wrong (half an hour; REQUESTS=, AT_ONCE=)
+	$(BIN)/python -m tools.chaos.run --requests $(REQUESTS) --at-once $(AT_ONCE)
 
 image: $(PRODUCT_STAMP) ## build an image (ENGINE=sglang|vllm|embedded|router, CHANNEL=, ALLOW_UNRESOLVED=1)
 	@tools/image.sh $(ENGINE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tools.observability.board import Board, Panel, Query
-from tools.observability.expressions import mean, quantile, rate, ratio, total
+from tools.observability.expressions import fullest, mean, quantile, rate, ratio, total
 
 FIRST, NEXT, FRONT = (
     "dsv4_time_to_first_token_seconds",
@@ -63,6 +63,12 @@ _FRONT = (
             Query(total("dsv4_running_requests"), "running"),
             Query(total("dsv4_queued_requests"), "waiting"),
         ),
+    ),
+    Panel(
+        "Tasks of the launcher",
+        "A few, and one or two for each request under way. A line that only climbs is a leak.",
+        "none",
+        (Query(fullest("dsv4_front_tasks", ("instance",)), "{{instance}}"),),
     ),
 )
 

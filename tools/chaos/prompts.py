@@ -1,0 +1,60 @@
+"""Prompts that share prefixes, each with the answer that an engine without any cache gives to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsv4_serve.engines.embedded.engine import AsyncEngine
+from dsv4_serve.engines.embedded.options import EngineOptions
+from dsv4_serve.engines.embedded.request import SamplingParams
+from dsv4_serve.engines.embedded.tokenizer import load_tokenizer
+
+ANSWER_TOKENS = 6
+FAMILIES = 6
+SHARED = (0, 280, 540)
+"""Lengths in bytes of what the prompts of a family have in common: nothing, one page, two pages."""
+OWN = (10, 200)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A text and its cold greedy answer of ANSWER_TOKENS tokens."""
+
+    text: str
+    answer: str
+
+
+def prompts(model: Path, context_length: int, count: int, seed: int) -> list[Prompt]:
+    """`count` prompts with their cold answers, each computed alone in an engine without a prefix cache."""
+    dice = random.Random(seed)
+    families = ["".join(dice.choices("abcdefgh ", k=SHARED[n % len(SHARED)])) for n in range(FAMILIES)]
+    texts = [families[n % FAMILIES] + f"{n}:" + "".join(dice.choices("mnopqrs", k=_own(dice))) for n in range(count)]
+    return asyncio.run(_with_answers(model, context_length, texts))
+
+
+def _own(dice: random.Random) -> int:
+    return dice.randrange(*OWN)
+
+
+async def _with_answers(model: Path, context_length: int, texts: list[str]) -> list[Prompt]:
+    options = EngineOptions(
+        model, "cold", max_total_tokens=2 * context_length, context_length=context_length, prefix_cache=False, threads=1
+    )
+    engine = AsyncEngine.create(options)
+    tokenizer = load_tokenizer(model)
+    bos, eos = engine.model_config.bos_token_id, engine.model_config.eos_token_id
+    greedy = SamplingParams(ANSWER_TOKENS, 0.0, stop_token_ids=frozenset({eos}))
+    engine.start()
+    try:
+        found = []
+        for text in texts:
+            ids = [bos, *tokenizer.encode_text(text)]
+            outputs = [output async for output in engine.generate("cold", ids, greedy)]
+            parts = (tokenizer.bytes_of(o.token_id) for o in outputs if o.finish_reason != "stop")
+            found.append(Prompt(text, b"".join(parts).decode(errors="replace")))
+        return found
+    finally:
+        await engine.stop()
