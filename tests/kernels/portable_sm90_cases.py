@@ -92,7 +92,7 @@ class Scoring:
             max_seq_len=width,
         )
         assert sm90_logits.covers(call)
-        sm90_logits.launch(call, out[:, :width], 1, permute=COMPILED)
+        sm90_logits.launch(call, out[:, :width], 1, assembly=COMPILED)
         opened = [0] * rows if starts is None else starts.tolist()
         got = out.cpu()
         for t, (start, end) in enumerate(zip(opened, ends.tolist(), strict=True)):
@@ -141,7 +141,7 @@ def test_pages_past_four_gibibytes() -> None:
 
 
 def test_the_check_accepts_right_kernels() -> None:
-    assert sm90_check.mismatch(logits.exact_logits, DEVICE, 1, permute=COMPILED) == ""
+    assert sm90_check.mismatch(logits.exact_logits, DEVICE, 1, assembly=COMPILED) == ""
 
 
 def test_the_check_refuses_a_byte_in_a_wrong_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,5 +155,5 @@ def test_the_check_refuses_a_byte_in_a_wrong_place(monkeypatch: pytest.MonkeyPat
         payload[..., [0, 1]] = payload[..., [1, 0]]
 
     monkeypatch.setattr(sm90_logits, "launch", swapped)
-    told = sm90_check.mismatch(logits.exact_logits, DEVICE, 1, permute=COMPILED)
+    told = sm90_check.mismatch(logits.exact_logits, DEVICE, 1, assembly=COMPILED)
     assert told.startswith("the sm90 kernels' logits of single rows with 64 heads are off by ")

@@ -5,6 +5,7 @@ A candidate that fails becomes a line with its error; the others go on.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from dsv4_kernels.logits_call import LogitsCall
 H200 = next(device for device in DEVICES if device.name == "H200")
 LARGE = Shape(64, 65536)
 GROUPS = Shape(64, 65536, group=4)
-WIDTHS = tuple(Shape(rows, 8192, width=width) for rows in (64, 1) for width in (0, 1 << 20))
+WIDTHS = (0, 1 << 20)
 RAGGED = Shape(64, 65536, ragged=True)
 FEWER_HEADS = Shape(64, 65536, heads=32)
 
@@ -62,13 +63,14 @@ def fp8(next_n: int = 1) -> Callable[[Inputs], Launch]:
 
 OURS: Candidates = {"hopper": hopper_launch, "portable": portable_launch}
 STANDARD: Candidates = {"fp8": fp8()} | OURS
-PLAN: tuple[tuple[Shape, Candidates], ...] = (
-    *((shape, STANDARD) for shape in (LARGE, Shape(256, 16384), Shape(64, 16384), Shape(16, 2048), Shape(1, 16384))),
-    (GROUPS, {"fp8 next_n=2": fp8(2)} | OURS),
-    *((shape, OURS) for shape in WIDTHS),
-    *((shape, STANDARD) for shape in (RAGGED, Shape(64, 4096), Shape(16, 8192), FEWER_HEADS)),
+PLAN: tuple[tuple[tuple[Shape, ...], Candidates], ...] = (
+    *(((shape,), STANDARD) for shape in (LARGE, Shape(256, 16384), Shape(64, 16384), Shape(16, 2048), Shape(1, 16384))),
+    ((GROUPS,), {"fp8 next_n=2": fp8(2)} | OURS),
+    *((tuple(Shape(rows, 8192, width=width) for width in WIDTHS), OURS) for rows in (64, 1)),
+    *(((shape,), STANDARD) for shape in (RAGGED, Shape(64, 4096), Shape(16, 8192), FEWER_HEADS)),
 )
-LOOPED = {"fp8", "hopper", "portable"}
+"""Shapes that are timed interleaved, and with what."""
+LOOPED = ("fp8", "hopper", "portable")
 """Candidates that are also timed in a loop of one second at the large shape."""
 
 
@@ -76,35 +78,37 @@ def emit(shape: Shape, name: str, **result: object) -> None:
     print(json.dumps({"shape": str(shape), "candidate": name, **result}), flush=True)
 
 
-def measure(shape: Shape, candidates: Candidates) -> None:
-    """Time the candidates of a shape interleaved, and print a line for each."""
-    inputs = Inputs(shape, fp8=any(name.startswith("fp8") for name in candidates))
-    replays: dict[str, Replay] = {}
-    for name, make in candidates.items():
+def measure(shapes: tuple[Shape, ...], candidates: Candidates) -> None:
+    """Time the candidates of shapes interleaved, and print a line for each."""
+    inputs = {shape: Inputs(shape, fp8=any(name.startswith("fp8") for name in candidates)) for shape in shapes}
+    replays: dict[tuple[Shape, str], Replay] = {}
+    for shape, name in itertools.product(shapes, candidates):
         try:
-            replays[name] = Replay(make(inputs), inputs.sets)
+            replays[shape, name] = Replay(candidates[name](inputs[shape]), inputs[shape].sets)
         except Exception as error:  # noqa: BLE001  one failure must not hide the other results
             emit(shape, name, error=f"{type(error).__name__}: {error}"[:600])
-    for name, timing in interleaved(replays).items():
-        keys = inputs.key_bytes * 132 // 68 if name.startswith("fp8") else inputs.key_bytes
-        moved = keys + inputs.other_bytes
-        bound = max(moved / H200.bandwidth, inputs.flop / H200.flops) * 1e6
-        work = {"mbytes": moved / 1e6, "gflop": inputs.flop / 1e9, "roofline": bound / timing.us}
+    timings = interleaved({f"{shape} {name}": replay for (shape, name), replay in replays.items()})
+    for (shape, name), timing in zip(replays, timings.values(), strict=True):
+        of = inputs[shape]
+        keys = of.key_bytes * 132 // 68 if name.startswith("fp8") else of.key_bytes
+        moved = keys + of.other_bytes
+        bound = max(moved / H200.bandwidth, of.flop / H200.flops) * 1e6
+        work = {"mbytes": moved / 1e6, "gflop": of.flop / 1e9, "roofline": bound / timing.us}
         emit(shape, name, **asdict(timing), **work)
-    if shape == LARGE:
-        for name in replays.keys() & LOOPED:
-            emit(shape, name, sustained_us=replays[name].sustained(1.0))
+    for name in LOOPED if LARGE in shapes else ():
+        if (LARGE, name) in replays:
+            emit(LARGE, name, sustained_us=replays[LARGE, name].sustained(1.0))
 
 
 def main() -> None:
     properties = torch.cuda.get_device_properties(0)
     versions = {"device": properties.name, "processors": properties.multi_processor_count, "torch": torch.__version__}
     print(json.dumps({"machine": versions}), flush=True)
-    for shape, candidates in PLAN:
+    for shapes, candidates in PLAN:
         try:
-            measure(shape, candidates)
+            measure(shapes, candidates)
         except Exception as error:  # noqa: BLE001  one failure must not hide the other results
-            emit(shape, "all", error=f"{type(error).__name__}: {error}"[:600])
+            emit(shapes[0], "all", error=f"{type(error).__name__}: {error}"[:600])
         torch.cuda.empty_cache()
 
 

@@ -20,14 +20,14 @@ PAGES, ROWS = 4, 5
 Logits = Callable[[LogitsCall], Tensor]
 
 
-def mismatch(exact: Logits, device: torch.device, processors: int, *, permute: bool = True) -> str:
+def mismatch(exact: Logits, device: torch.device, processors: int, *, assembly: bool = True) -> str:
     """Empty if the sm90 kernels agree with `exact` on random codes, for single rows and for rows of a sequence."""
     for heads in (64, 32):
         call = _call(heads, device)
         for form, seqs in (("single rows", None), ("rows of a sequence", _ints(device, 0, 0, 0, 1, 1))):
             asked = replace(call, row_to_seq=seqs)
             out = torch.full((ROWS, PAGES * 64), torch.inf, device=device)
-            sm90_logits.launch(asked, out, processors, permute=permute)
+            sm90_logits.launch(asked, out, processors, assembly=assembly)
             known = exact(asked)
             seen = torch.arange(PAGES * 64, device=device) < asked.lengths[:, None]
             error = float((out - known)[seen].norm() / known[seen].norm())

@@ -44,6 +44,14 @@ lop3.b32 $0, s0, 0x80808080, m0, 0xEA;
 lop3.b32 $1, s1, 0x80808080, m1, 0xEA;
 }""")
 UNPACK_REGISTERS = tl.constexpr("=r,=r,r,r,r,r,r,r,r,r,r,r,r,r")
+# $1: a nibble, and more above it; $2, $3: the table; $0: its e5m2, and more above it.
+LOOK_UP = tl.constexpr("""{
+.reg .b32 at, magnitude, sign;
+and.b32 at, $1, 7;
+prmt.b32 magnitude, $2, $3, at;
+shl.b32 sign, $1, 4;
+lop3.b32 $0, sign, 0x80, magnitude, 0xEA;
+}""")
 # max(x * 1 - 0, 0) on packed halves.
 RELU = tl.constexpr(
     "{ .reg .b32 one, zero; mov.b32 one, 0x3C003C00; mov.b32 zero, 0x80008000; fma.rn.relu.f16x2 $0, $1, one, zero; }"
@@ -51,19 +59,25 @@ RELU = tl.constexpr(
 
 
 @triton.jit
-def e5m2(words, field):
-    """The low nibbles of words [M, 4, 4] and their high ones, as e5m2 [M, 4, 4, 4]; 0.5 has exponent `field` [M, 4]."""
+def e5m2(words, field, ASSEMBLY: tl.constexpr):
+    """The low nibbles of words [M, 4, 4] and their high ones, as e5m2 [M, 4, 4, 4]; 0.5 has exponent `field` [M, 4].
+
+    One by one, so that it is right in any layout.
+    """
     shift = (tl.arange(0, 4) * 4)[None, None, None, :]
-    base = field[:, None, :, None] * 4
-    low = (words[:, :, :, None] >> shift) & 15
-    high = (words[:, :, :, None] >> (shift + 16)) & 15
-    return _e5m2(low, base), _e5m2(high, base)
+    words, field = words[:, :, :, None], field[:, None, :, None]
+    return _e5m2(words >> shift, field, ASSEMBLY), _e5m2(words >> (shift + 16), field, ASSEMBLY)
 
 
 @triton.jit
-def _e5m2(nibble, base):
-    magnitude = nibble & 7
-    code = tl.where(magnitude == 0, 0, base + tl.where(magnitude == 1, 0, 2 * magnitude)) + (nibble & 8) * 16
+def _e5m2(nibble, field, ASSEMBLY: tl.constexpr):
+    if ASSEMBLY:
+        low, high = field * 0x04040400 + 0x06040000, field * 0x04040404 + 0x0E0C0A08
+        code = tl.inline_asm_elementwise(LOOK_UP, "=r,r,r,r", [nibble, low, high], tl.int32, is_pure=True, pack=1)
+    else:
+        magnitude = nibble & 7
+        code = tl.where(magnitude == 0, 0, field * 4 + tl.where(magnitude == 1, 0, 2 * magnitude))
+        code += (nibble & 8) * 16
     return code.to(tl.uint8).to(tl.float8e5, bitcast=True)
 
 
@@ -115,7 +129,7 @@ def _kernel(
     q_ptr, qs_ptr, payload_ptr, scale_ptr, table_ptr, weights_ptr, seq_ptr, starts_ptr, ends_ptr, out_ptr,
     rows, payload_stride, scale_stride, stride_table, stride_weights, stride_out, weight_scale, splits,
     HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, SCALE_COLUMNS: tl.constexpr, R: tl.constexpr,
-    SHARED: tl.constexpr, WINDOWED: tl.constexpr, PERMUTE: tl.constexpr,
+    SHARED: tl.constexpr, WINDOWED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     N: tl.constexpr = R * HEADS_PADDED
     first = (tl.program_id(0) // splits).to(tl.int64) * R
@@ -128,6 +142,9 @@ def _kernel(
     start = tl.load(starts_ptr + row, mask=live, other=0) if WINDOWED else tl.zeros((4,), tl.int32)
     seq = tl.load(seq_ptr + row, mask=live, other=-1) if SHARED else row.to(tl.int32)
     live = live & (start < end)
+    # The most pages that a run of these rows can have; with a wide table most programs have none.
+    if split >= tl.max(tl.where(live, (end + 63) // 64, 0)) - tl.min(tl.where(live, start // 64, 0x7FFFFFFF)):
+        return
 
     column = tl.arange(0, N)
     head = column % HEADS_PADDED
@@ -141,7 +158,7 @@ def _kernel(
     at = q_ptr.to(tl.pointer_type(tl.int32)) + q_row * (HEADS * 16) + head * 16
     at = at[:, None, None] + i[None, :, None] + (i * 4)[None, None, :]
     words = tl.load(at, mask=present[:, None, None], other=0)
-    q_low, q_high = e5m2(words, tl.maximum(exponents - q_top[:, None] + 14, 0))
+    q_low, q_high = e5m2(words, tl.maximum(exponents - q_top[:, None] + 14, 0), ASSEMBLY)
     queries = tl.trans(dimensions(q_low, q_high, N))
     w = tl.load(weights_ptr + q_row * stride_weights + head, mask=present, other=0.0).to(tl.float32)
     w *= (q_top << 23).to(tl.float32, bitcast=True)
@@ -180,14 +197,14 @@ def _kernel(
                     # (half, warp, lane) to the rows of the first product: (warp, half, lane).
                     field = tl.reshape(tl.permute(tl.reshape(field, (4, 2, 4, 8)), (2, 1, 3, 0)), (64, 4))
                     x = tl.reshape(tl.permute(tl.reshape(x, (4, 2, 4, 8, 4)), (2, 1, 3, 4, 0)), (64, 4, 4))
-                    if PERMUTE:
+                    if ASSEMBLY:
                         low, high = e5m2_by_permute(x, field)
                     else:
-                        low, high = e5m2(x, field)
+                        low, high = e5m2(x, field, False)
                     x, e = load_tile(words_ptr, scale_ptr, page, payload_stride, scale_stride, slot)
                     page = tl.load(table_row + tl.minimum(t + 2, stop - 1))
                     s = tl.dot(dimensions(low, high, 64), queries, out_dtype=tl.float16)
-                    if PERMUTE:
+                    if ASSEMBLY:
                         s = tl.inline_asm_elementwise(RELU, "=r,r", [s], dtype=tl.float16, is_pure=True, pack=2)
                     else:
                         s = tl.maximum(s, 0.0).to(tl.float16)
@@ -206,8 +223,8 @@ def covers(call: LogitsCall) -> bool:
     return call.pool.spec.layout == SPLIT64 and call.heads <= COLUMNS
 
 
-def launch(call: LogitsCall, out: Tensor, processors: int, *, permute: bool = True) -> None:
-    """Score into `out` float32 [T, n]. Without `permute` no inline assembly is used, for Triton's interpreter."""
+def launch(call: LogitsCall, out: Tensor, processors: int, *, assembly: bool = True) -> None:
+    """Score into `out` float32 [T, n]. Without `assembly` none is used, for Triton's interpreter."""
     payload, scale = call.packed("portable")
     rows, heads = call.rows, call.heads
     padded = max(8, triton.next_power_of_2(heads))
@@ -224,6 +241,6 @@ def launch(call: LogitsCall, out: Tensor, processors: int, *, permute: bool = Tr
         rows, pool.payload_stride, pool.scale_stride, call.page_table.stride(0), weights.stride(0), out.stride(0),
         call.weight_scale, splits,
         HEADS=heads, HEADS_PADDED=padded, SCALE_COLUMNS=scale.shape[-1], R=group,
-        SHARED=call.row_to_seq is not None, WINDOWED=call.starts is not None, PERMUTE=permute,
+        SHARED=call.row_to_seq is not None, WINDOWED=call.starts is not None, ASSEMBLY=assembly,
         num_warps=4, num_stages=1, enable_fp_fusion=True, maxnreg=REGISTERS[size],
     )  # fmt: skip
