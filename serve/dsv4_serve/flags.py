@@ -179,6 +179,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag("DSV4_ENGINE_PYTHON", PATH, None, "Python of the environment that has the engine; unset, the launcher's own"),
     Flag("DSV4_ALLOW_FALLBACK", BOOL, False, "serve without a kernel path that was asked for and is not there"),
     Flag("DSV4_SHADOW_RECALL", BOOL, False, "measure the indexer's recall on live requests", True),
+    Flag(
+        "DSV4_INDEXER_TIMING",
+        INDEX,
+        0,
+        "time one in so many of the indexer's scoring launches by device events; 0 times none, captured ones cannot be",
+        True,
+    ),
     Flag("DSV4_API_KEYS_FILE", PATH, None, "file of accepted API keys, one a line"),
 )
 

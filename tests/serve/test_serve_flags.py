@@ -128,6 +128,7 @@ REFUSED_TOGGLES = {
     "DSV4_ROWGROUP": "1",
     "DSV4_BACKEND": "gfx950",
     "DSV4_SHADOW_RECALL": "1",
+    "DSV4_INDEXER_TIMING": "100",
 }
 # DSV4_PAGE8 needs V4.1, which the embedded engine refuses first; the rest are covered in the tests named here.
 ELSEWHERE = {

@@ -23,6 +23,12 @@ ADAPTER = SglangAdapter(EngineRun(Path("/m"), 1))
 STARTUP = {"load_weight": 60.5, "scheduler_e2e": 90.0, "cuda_graph": {"decode": 12.0, "prefill": 3.0}}
 
 
+def compiled(kernels: int) -> str:
+    """What the engine's /metrics says once its scheduler compiled so many kernels."""
+    labels = 'replica="0.0",pp_rank="0",tp_rank="0"'
+    return f"# TYPE dsv4_compile_events_total counter\ndsv4_compile_events_total{{{labels}}} {kernels}\n"
+
+
 class Answers:
     """What the server says, by path; tests change it."""
 
@@ -37,6 +43,7 @@ class Answers:
                 ]
             },
         }
+        self.by_path["/metrics"] = compiled(5)
         self.asked: list[dict[str, Any]] = []
 
 
@@ -53,7 +60,8 @@ def client(answers: Answers) -> Iterator[EngineClient]:
             if body:
                 answers.asked.append(json.loads(body))
             known = self.path in answers.by_path
-            text = json.dumps(answers.by_path[self.path] if known else {"error": "no such path"}).encode()
+            answer = answers.by_path[self.path] if known else {"error": "no such path"}
+            text = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
             self.send_response(200 if known else 404)
             self.send_header("content-length", str(len(text)))
             self.end_headers()
@@ -75,6 +83,14 @@ def test_ready_asks_the_served_model_for_a_real_generation(client: EngineClient,
     assert asyncio.run(ADAPTER.ready(client))
     assert answers.asked[0]["model"] == "DeepSeek-V4-Flash"
     assert answers.asked[0]["max_tokens"] == 4
+
+
+def test_kernels_count_as_compiled_on_live_requests_from_ready_on(client: EngineClient) -> None:
+    adapter = SglangAdapter(ADAPTER.run)
+    assert list(adapter.translate(compiled(5))) == []
+    assert asyncio.run(adapter.ready(client))
+    (family,) = adapter.translate(compiled(7))
+    assert (family.name, family.samples[0].value) == ("dsv4_compile_events_after_ready", 2)
 
 
 @pytest.mark.parametrize("answer", [{"choices": []}, {"choices": [{}], "usage": {"completion_tokens": 0}}])

@@ -108,6 +108,7 @@ def test_a_toggle_changes_the_command(toggle: str, value: str, gone: str, new: s
         ("v41-flash-tp4", "DSV4_PAGE8", "1", "SGLANG_HIP_DSV41_INDEX_K_PAGE8"),
         ("v4-flash-tp4", "DSV4_BACKEND", "gfx950", "DSV4_BACKEND"),
         ("v4-flash-tp4", "DSV4_ALLOW_FALLBACK", "1", "DSV4_ALLOW_FALLBACK"),
+        ("v4-flash-tp4", "DSV4_SHADOW_RECALL", "1", "DSV4_SHADOW_RECALL"),
     ],
 )
 def test_a_toggle_changes_one_switch(profile: str, toggle: str, value: str, switch: str) -> None:
@@ -116,13 +117,17 @@ def test_a_toggle_changes_one_switch(profile: str, toggle: str, value: str, swit
     assert after[switch] == value
 
 
+def test_timing_reaches_the_engine_only_where_it_is_asked_for() -> None:
+    assert "DSV4_INDEXER_TIMING" not in planned("v4-flash-tp4")[1]
+    assert planned("v4-flash-tp4", DSV4_INDEXER_TIMING="100")[1]["DSV4_INDEXER_TIMING"] == "100"
+
+
 @pytest.mark.parametrize(
     ("toggle", "value", "told"),
     [
         ("DSV4_INDEXER_DTYPE", "bf16", "accepts fp4, fp8"),
         ("DSV4_KV_LAYOUT", "bf16", "accepts v4, v41"),
         ("DSV4_BACKEND", "hopper", "accepts aiter, auto, gfx950, portable, reference"),
-        ("DSV4_SHADOW_RECALL", "1", "accepts 0"),
     ],
 )
 def test_what_sglang_cannot_do_is_refused(toggle: str, value: str, told: str) -> None:

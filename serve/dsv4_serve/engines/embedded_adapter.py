@@ -34,6 +34,7 @@ class EmbeddedAdapter:
         "DSV4_ROWGROUP": frozenset({False}),
         "DSV4_PAGE8": frozenset({False}),
         "DSV4_SHADOW_RECALL": frozenset({False}),
+        "DSV4_INDEXER_TIMING": frozenset({0}),
     }
 
     def __init__(self, run: EngineRun) -> None:

@@ -77,8 +77,8 @@ def _plugin(profile: Profile, toggles: dict[str, Value]) -> dict[str, str]:
         "DSV4_ALLOW_FALLBACK": str(int(bool(toggles.get("DSV4_ALLOW_FALLBACK")))),
         "DSV4_SHADOW_RECALL": str(int(bool(toggles.get("DSV4_SHADOW_RECALL")))),
     }
-    kernels = toggles.get("DSV4_KERNELS_DIR")
-    return named if kernels is None else named | {"DSV4_KERNELS_DIR": str(kernels)}
+    given = {name: toggles.get(name) for name in ("DSV4_KERNELS_DIR", "DSV4_INDEXER_TIMING")}
+    return named | {name: str(value) for name, value in given.items() if value}
 
 
 def _program(profile: Profile) -> Path:

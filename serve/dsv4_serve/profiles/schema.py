@@ -149,6 +149,7 @@ FREE_FLAGS = frozenset(
         "DSV4_RANKS_PORT",
         "DSV4_ENGINE_PYTHON",
         "DSV4_SHADOW_RECALL",
+        "DSV4_INDEXER_TIMING",
         "DSV4_ALLOW_FALLBACK",
         "DSV4_KERNELS_DIR",
     }
