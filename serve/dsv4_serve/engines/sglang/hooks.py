@@ -73,9 +73,6 @@ class Hooks:
         self._hooks = list(hooks)
         self._attached: dict[int, tuple[Function, Function]] = {}
 
-    def __iter__(self) -> Iterator[Hook]:
-        return iter(self._hooks)
-
     def attach(self) -> None:
         """Hook what is imported already, and the rest when it is. Raises HookError for a target that is gone."""
         by_module: dict[str, list[int]] = {}

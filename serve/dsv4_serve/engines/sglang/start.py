@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from dsv4_serve.engines.sglang.hooks import Function, Hook
 
 RUNNER = "sglang.srt.model_executor.model_runner"
 SCHEDULER = "sglang.srt.managers.scheduler"
-
-REPORTERS: dict[str, Callable[[], Any]] = {}
-"""Parts that have something to say in `/server_info`: name to a function that gives JSON values."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +70,6 @@ def report() -> dict[str, Any]:
         "register_seconds": round(plugin.seconds(), 4),
         "index_path": None if chosen is None else chosen.report(),
         "index_format": index_format.current(),
-        **{name: reporter() for name, reporter in REPORTERS.items()},
     }
 
 
