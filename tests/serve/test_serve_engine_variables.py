@@ -35,6 +35,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (package / "__init__.py").write_text("raise ImportError('only to be looked at')")
     (package / "srt" / "environ.py").write_text(REGISTRY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (package / "srt" / "raw.py").write_text("os.environ.get('SGLANG_READ_RAW')")
     link = tmp_path / "python"
     link.symlink_to(sys.executable)
     return str(link)
@@ -82,6 +83,10 @@ def test_ours_are_typed_and_the_engines_own_are_passed_on(python: str) -> None:
     found = check({"SGLANG_USE_AITER": "yes", "SGLANG_TORCH_PROFILER_DIR": "/d", "SGLANG_PLUGINS": "a,dsv4"}, python)
     assert found.managed == {"SGLANG_USE_AITER": True, "SGLANG_PLUGINS": "a,dsv4"}
     assert found.unmanaged == ("SGLANG_TORCH_PROFILER_DIR",)
+
+
+def test_a_variable_that_the_engine_reads_past_its_registry_is_its_own(python: str) -> None:
+    assert check({"SGLANG_READ_RAW": "1"}, python).unmanaged == ("SGLANG_READ_RAW",)
 
 
 def test_other_names_are_nobodys_business(python: str) -> None:

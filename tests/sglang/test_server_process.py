@@ -179,6 +179,15 @@ def test_pools_and_counts_are_those_of_the_server(server: Launcher) -> None:
     assert found["dsv4_kv_evictable_tokens region=main tier=gpu"] >= 256
     assert found["dsv4_kv_used_tokens region=main tier=gpu"] >= found["dsv4_kv_evictable_tokens region=main tier=gpu"]
     assert (found["dsv4_running_requests"], found["dsv4_queued_requests"]) == (0, 0)
+    for op in ("quantize_query", "write_index_keys", "paged_logits"):
+        for phase in ("prefill", "decode"):
+            # Two layers of the model have an index.
+            launches = found[f"dsv4_indexer_launches_total backend=reference op={op} phase={phase}"]
+            assert launches >= 2
+            assert launches % 2 == 0
+    assert found["dsv4_kv_capacity_tokens region=index_payload tier=gpu"] == running.POOL_TOKENS / 4
+    assert found["dsv4_compile_events_after_ready_total"] == 0
+    assert found["dsv4_nonfinite_logits_total"] == 0
     assert found["dsv4_engine_up"] == 1
     assert found["dsv4_engine_metrics_refused_total"] == 0
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from dsv4_serve.engine_variables.conflicts import ARCH, REFUSED_BY_DEFAULT, notes, refuse_conflicts
-from dsv4_serve.engine_variables.known import AITER_LIST, aiter_names, sglang_names
+from dsv4_serve.engine_variables.known import AITER_LIST, aiter_names, read_past_registry, sglang_names
 from dsv4_serve.engine_variables.registry import BY_NAME, VARIABLES
 from dsv4_serve.engine_variables.variable import NAMESPACES
 from dsv4_serve.errors import UsageError
@@ -72,17 +72,21 @@ def _refuse_overruled(found: Mapping[str, str], built: Mapping[str, str]) -> Non
 
 
 def _refuse_unknown(unmanaged: Sequence[str], origins: Mapping[str, str], python: str | None, aiter_list: Path) -> None:
+    """Nobody lists FlyDSL's names; without an engine here none of its is unknown."""
+    sglang = sglang_names(python) if any(name.startswith(SGLANG) for name in unmanaged) else None
+    aiter = aiter_names(aiter_list)
     for name in unmanaged:
-        if name.startswith(SGLANG):
-            known = sglang_names(python)
-        else:
-            # Nobody lists FlyDSL's.
-            known = aiter_names(aiter_list) if name.startswith(AITER) else None
-        if known is not None and name not in known:
-            engine = "SGLang" if name.startswith(SGLANG) else "AITER"
-            nearest = difflib.get_close_matches(name, [*BY_NAME, *known], n=1, cutoff=0.6)
-            hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            raise UsageError(f"{name} ({origins[name]}): the installed {engine} has no such variable{hint}")
+        if name.startswith(SGLANG) and sglang is not None:
+            if name not in sglang and not read_past_registry(name, python):
+                raise _unknown(name, origins[name], "SGLang", sglang)
+        elif name.startswith(AITER) and aiter is not None and name not in aiter:
+            raise _unknown(name, origins[name], "AITER", aiter)
+
+
+def _unknown(name: str, origin: str, engine: str, known: Collection[str]) -> UsageError:
+    nearest = difflib.get_close_matches(name, [*BY_NAME, *known], n=1, cutoff=0.6)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return UsageError(f"{name} ({origin}): the installed {engine} has no such variable{hint}")
 
 
 def _require_our_plugin(managed: Mapping[str, Value], origins: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Names that the installed engine knows: SGLang's own registry, and AITER's as the image's build listed them."""
+"""Names that the installed engine knows: SGLang's registry and sources, AITER's as the image's build listed them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ def sglang_names(python: str | None = None) -> frozenset[str] | None:
     return frozenset(name for node in envs.body if (name := _assigned(node)) is not None)
 
 
+def read_past_registry(name: str, python: str | None = None) -> bool:
+    """Whether SGLang's sources there quote `name`: a hundred variables are read without being in its registry."""
+    package = _package(python)
+    quoted = (f'"{name}"', f"'{name}'")
+    sources = package.parent.rglob("*.py") if package else iter(())
+    return any(quote in text for text in map(_text, sources) for quote in quoted)
+
+
 def aiter_names(listed: Path = AITER_LIST) -> frozenset[str] | None:
     """Names in AITER's sources; None outside an image."""
     if not listed.is_file():
@@ -45,6 +53,10 @@ def _package(python: str | None) -> Path | None:
         # There is no such Python: starting the engine says so, with the name of what is missing.
         return None
     return Path(found.stdout.strip()) if found.returncode == 0 and found.stdout.strip() else None
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")
 
 
 def _assigned(node: ast.stmt) -> str | None:

@@ -16,8 +16,8 @@ profile's `env` or in the environment. `dsv4 serve` reads every name that begins
 
 - one of these tables: its value must be of the accepted form (SGLang itself takes the default for a value that it
   cannot read);
-- known to the installed engine alone (`sglang.srt.environ`; for AITER the list that the image's build made): passed
-  on, and listed as `unmanaged` by `dsv4 serve --dry-run`;
+- known to the installed engine alone (`sglang.srt.environ` and what its sources read past it; for AITER the list that
+  the image's build made): passed on, and listed as `unmanaged` by `dsv4 serve --dry-run`;
 - known to neither: an error with the nearest name.
 
 A variable that the launcher sets from a toggle is refused with another value: set the toggle.

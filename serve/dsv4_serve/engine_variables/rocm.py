@@ -44,7 +44,9 @@ ATTENTION: tuple[Variable, ...] = (
     Variable("SGLANG_DSV4_FP8_DECODE_SPLIT_CTX", INTEGER, 200000, "context that the cost model assumes"),
     Variable("SGLANG_DSV4_FP8_HCA_PERSIST", SWITCH, True, "persistent kernel over C128"),
     Variable("SGLANG_DSV4_FP8_HCA_PERSIST_MIN_ROWS", INTEGER, 15, "from how many rows on"),
-    Variable("SGLANG_ROPE_BATCHED", SWITCH, False, "read by nothing in 0.5.23, which names it: V4 batches RoPE by itself"),
+    Variable(
+        "SGLANG_ROPE_BATCHED", SWITCH, False, "read by nothing in 0.5.23, which names it: V4 batches RoPE by itself"
+    ),
     Variable("SGLANG_DSV4_Q8KV8_PREFILL", SWITCH, False, "prefill with FP8 queries and keys"),
     Variable("SGLANG_DSV4_Q8KV8_PREFILL_LOG", SWITCH, False, "log its choices"),
     Variable("SGLANG_DSV4_GROUPED_ASM", SWITCH, False, "verify rows of a request grouped in the assembly decode"),
