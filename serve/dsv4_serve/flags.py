@@ -176,7 +176,12 @@ FLAGS: tuple[Flag, ...] = (
         None,
         "directory of `dsv4 kernels build`, from which a gfx950 engine loads its kernels instead of compiling them",
     ),
-    Flag("DSV4_ENGINE_PYTHON", PATH, None, "Python of the environment that has the engine; unset, the launcher's own"),
+    Flag(
+        "DSV4_ENGINE_PYTHON",
+        PATH,
+        None,
+        "Python of the environment of SGLang or vLLM; unset, and for the embedded engine, the launcher's",
+    ),
     Flag("DSV4_ALLOW_FALLBACK", BOOL, False, "serve without a kernel path that was asked for and is not there"),
     Flag("DSV4_SHADOW_RECALL", BOOL, False, "measure the indexer's recall on live requests", True),
     Flag(

@@ -123,7 +123,6 @@ REFUSED_TOGGLES = {
     "DSV4_TP": "2",
     "DSV4_EP": "2",
     "DSV4_DP": "2",
-    "DSV4_ENGINE_PYTHON": "/opt/other/bin/python",
     "DSV4_SPECULATIVE": "eagle",
     "DSV4_ROWGROUP": "1",
     "DSV4_BACKEND": "gfx950",
@@ -133,6 +132,7 @@ REFUSED_TOGGLES = {
 # DSV4_PAGE8 needs V4.1, which the embedded engine refuses first; the rest are covered in the tests named here.
 ELSEWHERE = {
     "DSV4_PAGE8": "test_page8_reaches_the_engine_check",
+    "DSV4_ENGINE_PYTHON": "test_serve_sglang_command",
     "DSV4_NODES": "test_serve_nodes",
     "DSV4_NODE_RANK": "test_serve_nodes",
     "DSV4_NODE_ADDRESS": "test_serve_nodes",

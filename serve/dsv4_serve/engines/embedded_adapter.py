@@ -27,7 +27,6 @@ class EmbeddedAdapter:
         "DSV4_EP": frozenset({1}),
         "DSV4_DP": frozenset({1}),
         "DSV4_NODES": frozenset({1}),
-        "DSV4_ENGINE_PYTHON": frozenset({None}),
         "DSV4_KV_LAYOUT": frozenset({"v4", "bf16"}),
         "DSV4_SPECULATIVE": frozenset({"off", "ngram"}),
         "DSV4_BACKEND": frozenset({"auto", "reference"}),
