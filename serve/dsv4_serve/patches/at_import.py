@@ -14,11 +14,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from dsv4_serve.engines.sglang.post_import import after_import, forget
 
 RECORD = Path("/usr/share/dsv4-rocm/applied.json")
 """Written by `dsv4 patches apply --record` when the image is built."""
@@ -62,42 +63,27 @@ class RuntimePatch:
         setattr(module, MARK, [*getattr(module, MARK, ()), self.patch])
 
 
-class _Finder(MetaPathFinder):
-    """Finds what the finders behind it find, and has the patches run after the module's own code."""
-
-    def __init__(self, patches: Sequence[RuntimePatch]) -> None:
-        self.patches = tuple(patches)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        wanted = [patch for patch in self.patches if fullname in patch.modules]
-        if not wanted:
-            return None
-        for finder in sys.meta_path:
-            if isinstance(finder, _Finder):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                _after(spec.loader, wanted)
-                return spec
-        return None
+_installed: list[RuntimePatch] = []
 
 
 def install(patches: Iterable[RuntimePatch]) -> None:
     """Have each patch applied to its modules when they are imported. A module that is there already is an error."""
     chosen = tuple(patches)
-    for patch in chosen:
-        for name in patch.modules:
-            if name in sys.modules:
-                raise RuntimePatchError(f"{patch.patch}: {name} was imported before its patch was installed")
-    if chosen:
-        sys.meta_path.insert(0, _Finder(chosen))
+    wanted = [(patch, name) for patch in chosen for name in patch.modules]
+    for patch, name in wanted:
+        if name in sys.modules:
+            raise RuntimePatchError(f"{patch.patch}: {name} was imported before its patch was installed")
+    for patch, name in wanted:
+        after_import(name, partial(_apply, patch))
+    _installed.extend(chosen)
 
 
 def uninstall() -> None:
     """Forget every patch that was not applied yet: a probe looks at the source as it is."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    for patch in _installed:
+        for name in patch.modules:
+            forget(name)
+    _installed.clear()
 
 
 def recorded(record: Path | str = RECORD) -> tuple[RuntimePatch, ...]:
@@ -111,7 +97,7 @@ def recorded(record: Path | str = RECORD) -> tuple[RuntimePatch, ...]:
 
 def installed() -> list[str]:
     """Keys of the patches that this interpreter applies on import."""
-    return [patch.patch for finder in sys.meta_path if isinstance(finder, _Finder) for patch in finder.patches]
+    return [patch.patch for patch in _installed]
 
 
 def installed_at_start() -> list[str]:
@@ -122,16 +108,8 @@ def installed_at_start() -> list[str]:
     return keys
 
 
-def _after(loader: Loader, patches: Sequence[RuntimePatch]) -> None:
-    """Let `loader` run a module's code and then the patches. The loader itself stays: others ask it for the source."""
-    run = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        run(module)
-        for patch in patches:
-            patch.apply(module)
-
-    loader.exec_module = exec_module  # type: ignore[method-assign]
+def _apply(patch: RuntimePatch, module: ModuleType, _: list[ModuleType]) -> None:
+    patch.apply(module)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
