@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dsv4_serve import eval_command, kernels_command, patches_command, pins_command, weights_command
+from dsv4_serve import bench_command, eval_command, kernels_command, patches_command, pins_command, weights_command
 from dsv4_serve.errors import CommandError
 from dsv4_serve.provenance import PATCH_PROOF
 from dsv4_serve.toggle_options import with_toggles
@@ -23,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("eval")(eval_command.evaluate)
+app.add_typer(bench_command.app, name="bench")
 app.add_typer(kernels_command.app, name="kernels")
 app.add_typer(pins_command.app, name="pins")
 app.add_typer(patches_command.app, name="patches")

@@ -1,0 +1,1 @@
+"""`dsv4 bench serve`: load on a running server, and what it makes of it."""
