@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from dsv4_serve.preflight.machine import Machine
 from dsv4_serve.preflight.result import Result
 from dsv4_serve.preflight.run import preflight
 from dsv4_serve.preflight.software import cache_folders, remove_stale_locks
+from dsv4_serve.profiles.load import REPOSITORY
 from serve.simulated_machine import Simulated, simulate
 
 
@@ -311,6 +313,16 @@ def test_an_older_signature_is_found_by_the_call_that_is_made(machine: Simulated
         in check(machine)["AITER"].found
     )
     assert check(machine, DSV4_INDEXER_DTYPE="fp8")["AITER"].found == "nothing of its FP4 index path is asked for"
+
+
+def test_engram_tables_on_the_host_need_its_memory(machine: Simulated) -> None:
+    shutil.copyfile(REPOSITORY / "configs/models/DeepSeek-V4.1-Flash/config.json", machine.model / "config.json")
+    result = check(machine, DSV4_PROFILE="v41-flash-tp2")["Engram tables"]
+    assert result.level == "ok"
+    machine.available_memory(8 << 30)
+    result = check(machine, DSV4_PROFILE="v41-flash-tp2")["Engram tables"]
+    assert result.level == "fail"
+    assert "8.00 GiB available" in result.found
 
 
 @pytest.mark.parametrize(

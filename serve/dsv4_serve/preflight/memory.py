@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsv4_serve.errors import CommandError
+from dsv4_serve.models import model_directory
 from dsv4_serve.plan_command import plan_for
 from dsv4_serve.planner.memory_plan import GRAPHS, HBM, MemoryPlan
 from dsv4_serve.planner.memory_plan import Machine as Planned
-from dsv4_serve.planner.options import memory_fraction, number
+from dsv4_serve.planner.options import engram_on_host, memory_fraction, number
 from dsv4_serve.planner.quantity import written
 from dsv4_serve.planner.row_formats import PAGE_TOKENS
+from dsv4_serve.planner.weights import weights
 from dsv4_serve.planner.workspace import uncut_logits_bytes
 from dsv4_serve.preflight.machine import Machine
 from dsv4_serve.preflight.result import Result, fail, require
@@ -42,6 +44,8 @@ def memory_checks(profile: Profile, machine: Machine) -> Iterator[Result]:
         return
     if profile.hicache:
         yield host_tier(profile, plan, machine)
+    if engram_on_host(profile):
+        yield engram_tables(profile, plan, machine)
 
 
 def fraction(profile: Profile, plan: MemoryPlan) -> Result:
@@ -79,6 +83,14 @@ def host_tier(profile: Profile, plan: MemoryPlan, machine: Machine) -> Result:
     needed, there = int(device * ratio * profile.tp), machine.available_memory()
     found = f"ratio {ratio:g} on {profile.tp} ranks: {written(needed)} of {written(there)} available"
     return require("host tier", needed <= there, found, "a smaller --hicache-ratio, or more host memory")
+
+
+def engram_tables(profile: Profile, plan: MemoryPlan, machine: Machine) -> Result:
+    """V4.1's Engram tables when the profile keeps them in host memory: one copy a machine, by the planner's weights."""
+    loaded = weights(plan.geometry, model_directory(profile.model), profile.speculative != "off")
+    needed, there = int(loaded.tables), machine.available_memory()
+    found = f"{written(needed)} of tables ({loaded.source}), {written(there)} available"
+    return require("Engram tables", needed <= there, found, "more host memory, or more GPUs and the tables on them")
 
 
 def host_memory(profile: Profile, machine: Machine) -> Result:
