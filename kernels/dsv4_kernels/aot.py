@@ -33,9 +33,9 @@ _TYPES = {
     "scale_ptr": "*u8",
     "table_ptr": "*ki32",
     "weights_ptr": "*bf16",
-    "seq_ptr": "*i32",
-    "starts_ptr": "*i32",
-    "ends_ptr": "*i32",
+    "seq_ptr": "*ki32",
+    "starts_ptr": "*ki32",
+    "ends_ptr": "*ki32",
     "out_ptr": "*fp32",
     "rows": "i32",
     "payload_stride": "i32",
@@ -46,7 +46,7 @@ _TYPES = {
     "weight_scale": "fp32",
     "split_shift": "i32",
 }
-_ALIGNED = ("q_ptr", "q_scale_ptr", "payload_ptr", "scale_ptr", "weights_ptr")
+_ALIGNED = ("q_ptr", "q_scale_ptr", "payload_ptr", "scale_ptr", "weights_ptr", "payload_stride", "scale_stride")
 _ARGUMENT = re.compile(r"\.offset:\s+(\d+)\s+\.size:\s+(\d+)\s+\.value_kind:\s+(\w+)")
 
 
@@ -124,7 +124,6 @@ def _compile(variant: KernelVariant) -> Any:
         "WINDOWED": variant.windowed,
         "FAST": variant.fast,
         "PAGE8": variant.page8,
-        "DENSE": variant.dense,
     }
     source = GluonASTSource(
         paged_logits_kernel,

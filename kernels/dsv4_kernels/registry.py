@@ -35,8 +35,8 @@ class KernelVariant:
     """One shipped kernel, told from others by its compile-time choices.
 
     `rows` consecutive rows share a wave (gfx950) or a thread block (sm90); `shared`: rows say which sequence they are
-    of (prefill, verify); `windowed`: rows begin at a key of their own; `dense`: pages lie without gaps; `fast`: inline
-    assembly on matrix results; `page8`: layout split8 instead of split64; `float_weights`: float32 head weights.
+    of (prefill, verify); `windowed`: rows begin at a key of their own; `fast`: inline assembly on matrix results;
+    `page8`: layout split8 instead of split64; `float_weights`: float32 head weights.
     """
 
     name: str
@@ -47,7 +47,6 @@ class KernelVariant:
     rows: int
     shared: bool = False
     windowed: bool = False
-    dense: bool = True
     fast: bool = True
     page8: bool = False
     float_weights: bool = False
@@ -97,40 +96,31 @@ def logits_name(
     *,
     shared: bool,
     windowed: bool,
-    dense: bool,
     fast: bool,
     page8: bool = False,
     float_weights: bool = False,
 ) -> str:
     """Name of the gfx950 paged-logits kernel with these compile-time choices."""
     choices = "_page8" * page8 + "_w32" * float_weights + "_shared" * shared + "_windowed" * windowed
-    return f"paged_logits_h{heads}_r{rows}{choices}{'_strided' * (not dense)}_{'fast' if fast else 'plain'}"
+    return f"paged_logits_h{heads}_r{rows}{choices}_{'fast' if fast else 'plain'}"
 
 
 def logits_variants(shape: LogitsShape) -> tuple[KernelVariant, ...]:
-    """Every gfx950 kernel that launches of `shape` can ask for: single rows, rows of a sequence, and with windows.
-
-    Pools with gaps between their pages are covered for split64 and bfloat16 weights, which is what engines hand over.
-    """
+    """Every gfx950 kernel that launches of `shape` can ask for: single rows, rows of a sequence, and with windows."""
     forms = ((1, False, False), (ROWS_PER_WAVE[shape.heads], True, False), (ROWS_PER_WAVE[shape.heads], True, True))
-    gaps = (True,) if shape.page8 or shape.float_weights else (True, False)
     return tuple(
-        _gfx950_logits(shape, rows, shared, windowed, dense, fast)
+        _gfx950_logits(shape, rows, shared, windowed, fast)
         for rows, shared, windowed in forms
-        for dense in gaps
         for fast in (True, False)
     )
 
 
-def _gfx950_logits(
-    shape: LogitsShape, rows: int, shared: bool, windowed: bool, dense: bool, fast: bool
-) -> KernelVariant:
+def _gfx950_logits(shape: LogitsShape, rows: int, shared: bool, windowed: bool, fast: bool) -> KernelVariant:
     name = logits_name(
         shape.heads,
         rows,
         shared=shared,
         windowed=windowed,
-        dense=dense,
         fast=fast,
         page8=shape.page8,
         float_weights=shape.float_weights,
@@ -144,7 +134,6 @@ def _gfx950_logits(
         rows=rows,
         shared=shared,
         windowed=windowed,
-        dense=dense,
         fast=fast,
         page8=shape.page8,
         float_weights=shape.float_weights,

@@ -115,7 +115,7 @@ class Scheduler:
                     pc = following
                 else:
                     if scoreboard is not None and step.touched & scoreboard.waiting:
-                        scoreboard.check(step.touched, selection, batch.group)
+                        scoreboard.check(step.touched, selection, batch.group, step.refills)
                     if defined is not None and step.touched & defined.suspects:
                         self._guarded(step)
                     else:

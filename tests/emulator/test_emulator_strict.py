@@ -132,6 +132,14 @@ def test_undefined_values_may_be_moved_masked_and_overwritten() -> None:
             "s_waitcnt vmcnt(1)\nv_add_u32 v4, v2, v3",
             "v3 is used",
         ),
+        (
+            "global_load_dword v2, v1, s[4:5]\nglobal_load_dword v2, v1, s[4:5]\ns_waitcnt vmcnt(1)\nv_mov_b32 v3, v2",
+            "v2 is used",
+        ),
+        (
+            "global_load_dword v2, v1, s[4:5]\nglobal_load_dword v2, v2, s[4:5]\ns_waitcnt vmcnt(0)",
+            "v2 is used",
+        ),
         ("ds_write_b32 v1, v0\nds_read_b32 v2, v1\nv_mov_b32 v3, v2", r"lgkmcnt\(0\)"),
         ("s_load_dword s8, s[4:5], 0x0\ns_mov_b32 s9, s8", "s8 is used"),
         (
@@ -144,6 +152,19 @@ def test_undefined_values_may_be_moved_masked_and_overwritten() -> None:
 def test_wait_counts(body: str, message: str) -> None:
     with pytest.raises(WaitCountError, match=message):
         launch(body, lds=256)
+
+
+def test_a_register_may_be_loaded_again_while_its_load_is_outstanding() -> None:
+    """Vector memory loads retire in order: the newer one wins, and the compiler relies on it."""
+    buffer = np.arange(64, dtype=np.uint32)
+    body = """v_mov_b32 v4, 0
+    global_load_dword v2, v4, s[4:5]
+    global_load_dword v2, v1, s[4:5]
+    s_waitcnt vmcnt(0)
+    v_add_u32 v2, v2, v2
+    global_store_dword v1, v2, s[4:5]"""
+    launch(body, buffer)
+    assert buffer.tolist() == [2 * i for i in range(64)]
 
 
 def test_waiting_for_the_older_of_two_loads_is_enough() -> None:

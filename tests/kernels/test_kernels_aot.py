@@ -23,7 +23,7 @@ from gfx950_emulator.arguments import build_kernarg
 
 WANTED = (
     "paged_logits_h32_r1_fast",
-    "paged_logits_h32_r1_strided_fast",
+    "paged_logits_h32_r1_plain",
     "paged_logits_h32_r1_page8_fast",
     "paged_logits_h32_r1_w32_fast",
 )
@@ -73,15 +73,14 @@ def test_a_profile_needs_every_form_of_its_shapes_and_no_other() -> None:
                 kernel_variants(profile)
             continue
         variants = kernel_variants(profile)
-        assert len(variants) == 12
+        assert len(variants) == 6
         assert set(variants) <= set(registry.VARIANTS)
         assert {(v.heads, v.page8, v.float_weights) for v in variants} == {
             (shape.heads, shape.page8, shape.float_weights) for shape in logits_shapes(profile)
         }
-        assert {(v.fast, v.dense, v.shared, v.windowed) for v in variants} == {
-            (fast, dense, shared, windowed)
+        assert {(v.fast, v.shared, v.windowed) for v in variants} == {
+            (fast, shared, windowed)
             for fast in (True, False)
-            for dense in (True, False)
             for shared, windowed in ((False, False), (True, False), (True, True))
         }
 
@@ -99,8 +98,8 @@ def test_the_index_lists_resources_and_calling_convention(directory: Path) -> No
         assert kernel.occupancy == min(8, 512 // (-(-kernel.vgpr // 8) * 8))
         assert [a.name for a in kernel.arguments][:3] == ["q_ptr", "q_scale_ptr", "payload_ptr"]
     for name in (WANTED[0], WANTED[1], WANTED[3]):
-        assert kernels[name].vgpr <= 64
-        assert kernels[name].occupancy == 8
+        assert kernels[name].vgpr <= 72
+        assert kernels[name].occupancy >= 7
     assert kernels[WANTED[2]].vgpr <= 96
 
 
@@ -193,7 +192,7 @@ def test_the_command_builds_what_a_profile_needs(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(aot, "build", partial(_recorded, tmp_path))
     done = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--profile", "v41-flash-tp4"])
     assert done.exit_code == 0
-    assert done.stdout == f"12 kernels for gfx950 in {tmp_path} (profile v41-flash-tp4)\n"
+    assert done.stdout == f"6 kernels for gfx950 in {tmp_path} (profile v41-flash-tp4)\n"
     refused = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--profile", "tiny"])
     assert str(refused.exception).startswith("profile tiny serves on cpu")
 

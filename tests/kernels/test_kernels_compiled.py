@@ -17,7 +17,7 @@ from dsv4_serve.kernel_report.emulated import EmulatedKernels
 from gfx950_scoring import POISON, Scoring, ints
 
 SHAPES = (LogitsShape(32), LogitsShape(32, float_weights=True))
-NAMES = [v.name for shape in SHAPES for v in registry.logits_variants(shape) if v.fast and v.dense]
+NAMES = [v.name for shape in SHAPES for v in registry.logits_variants(shape) if v.fast]
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +74,9 @@ def test_what_a_row_does_not_see_stays(kernels: EmulatedKernels) -> None:
 
 
 def test_a_kernel_that_was_not_built_is_named(kernels: EmulatedKernels) -> None:
-    case = Scoring(rows=1, heads=32, gap=48)
-    with pytest.raises(
-        BackendUnavailableError, match=r"has no kernel paged_logits_h32_r1_strided_fast; it has paged_logits_h32"
-    ):
-        gfx950_logits.paged_logits(True, case.call(case.tables(1, 1), ints(5), 64))
+    case = Scoring(rows=1, heads=32)
+    with pytest.raises(BackendUnavailableError, match=r"has no kernel paged_logits_h32_r1_plain; it has paged_logits"):
+        gfx950_logits.paged_logits(False, case.call(case.tables(1, 1), ints(5), 64))
     assert not kernels.names
 
 

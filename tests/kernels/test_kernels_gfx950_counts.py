@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from dsv4_kernels.gfx950 import logits as gfx950_logits
 from gfx950_emulator import active
-from gfx950_scoring import Scoring, ints
+from gfx950_emulator.front_end.kernel import Resources
+from gfx950_scoring import PAGE8, SPEC, Scoring, ints
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "plain"])
@@ -17,46 +18,58 @@ def fast(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def wave_instructions(heads: int, rows: int, fast: bool) -> tuple[float, dict[str, int]]:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A wave's work on one sequence, and the most that it may take: instructions per 64 keys and row, registers."""
+
+    heads: int
+    rows: int
+    fast: bool
+    most: float
+    registers: int
+    page8: bool = False
+    gap: int = 0
+
+
+COUNTED = (
+    Counted(64, 1, True, 126, 96),
+    Counted(32, 1, True, 86, 66),
+    Counted(64, 2, True, 112.5, 136),
+    Counted(32, 2, True, 73, 96),
+    Counted(64, 4, True, 105.75, 232),
+    Counted(32, 4, True, 65.5, 152),
+    Counted(64, 1, False, 161, 96),
+    Counted(32, 1, False, 106, 64),
+    # Pages further apart than their size, as in a pool of several layers, cost nothing.
+    Counted(64, 1, True, 126, 96, gap=4096),
+    Counted(32, 1, True, 86, 66, gap=48),
+    Counted(64, 1, True, 147, 104, page8=True),
+    Counted(32, 1, True, 106, 80, page8=True),
+    Counted(32, 4, True, 70.5, 160, page8=True),
+)
+
+
+def measured(of: Counted) -> tuple[float, Resources]:
     """Executed wave-instructions of one wave per 64 keys and row in steady state, and the kernel's static resources."""
     counts = []
-    for pages in (8, 16):
-        case = Scoring(rows=rows, heads=heads, pages=pages)
-        table, ends = case.tables(1, pages), ints(*[64 * pages] * rows)
-        out = torch.empty(rows, 64 * pages)
+    for keys in (512, 1024):
+        pages = keys // 8 if of.page8 else keys // 64
+        case = Scoring(rows=of.rows, heads=of.heads, pages=pages, gap=of.gap, spec=PAGE8 if of.page8 else SPEC)
+        seqs = torch.zeros(of.rows, dtype=torch.int32) if of.rows > 1 else None
+        call = case.call(case.tables(1, pages), ints(*[keys] * of.rows), keys, seqs=seqs)
         with active() as session:
-            seqs = torch.zeros(rows, dtype=torch.int32) if rows > 1 else None
-            call = case.call(table, ends, 64 * pages, seqs=seqs)
-            kernel = gfx950_logits.launch(call, out, rows_per_wave=rows, fast=fast, splits=1)
+            gfx950_logits.launch(call, torch.empty(of.rows, keys), rows_per_wave=of.rows, fast=of.fast, splits=1)
         counts.append(session.launches[0].wave_instructions)
-    text = kernel.asm["amdgcn"]  # type: ignore[attr-defined]
-    names = ("vgpr_count", "vgpr_spill_count", "private_segment_fixed_size", "group_segment_fixed_size")
-    found = {name: re.search(rf"\.{name}:\s+(\d+)", text) for name in names}
-    resources = {name: int(m.group(1)) for name, m in found.items() if m is not None}
-    assert kernel.metadata.shared == 0  # type: ignore[attr-defined]
-    return (counts[1] - counts[0]) / 8 / rows, resources
+    return (counts[1] - counts[0]) / 8 / of.rows, session.launches[0].kernel.resources
 
 
-@pytest.mark.parametrize(
-    ("heads", "rows", "fast", "most", "registers"),
-    [
-        (64, 1, True, 130, 96),
-        (32, 1, True, 90, 64),
-        (64, 2, True, 113, 136),
-        (32, 2, True, 73, 96),
-        (64, 4, True, 107, 232),
-        (32, 4, True, 67, 152),
-        (64, 1, False, 165, 96),
-        (32, 1, False, 110, 64),
-    ],
-)
-def test_instructions_and_registers(heads: int, rows: int, fast: bool, most: int, registers: int) -> None:
-    count, resources = wave_instructions(heads, rows, fast)
-    assert count <= most
-    assert resources["vgpr_count"] <= registers
-    assert resources["vgpr_spill_count"] == 0
-    assert resources["private_segment_fixed_size"] == 0
-    assert resources["group_segment_fixed_size"] == 0
+@pytest.mark.parametrize("of", COUNTED, ids=str)
+def test_instructions_and_registers(of: Counted) -> None:
+    count, resources = measured(of)
+    assert count <= of.most
+    assert resources.vgprs <= of.registers
+    assert resources.agprs == 0
+    assert (resources.vgpr_spills, resources.sgpr_spills, resources.scratch_bytes, resources.lds_bytes) == (0, 0, 0, 0)
 
 
 def test_a_window_far_from_the_start_costs_what_one_at_the_start_does(fast: bool) -> None:

@@ -11,8 +11,10 @@ from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.layout import SPLIT8, SPLIT64
 from dsv4_kernels.logits_call import LogitsCall
-from dsv4_kernels.pool import IndexPool
 from dsv4_kernels.registry import ROWS_PER_WAVE, logits_name
+
+MOST_STRIDE = 1 << 31
+"""Bytes from one page to the next that an argument of 32 bits holds."""
 
 WAVES = 4096
 """Waves to aim for: 256 compute units, four SIMDs each, four waves a SIMD."""
@@ -60,15 +62,15 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
         "ends_ptr": call.lengths,
         "out_ptr": out,
         "rows": call.rows,
-        "payload_stride": pool.payload_stride // 16,
-        "scale_stride": pool.scale_stride // 4,
+        "payload_stride": pool.payload_stride,
+        "scale_stride": pool.scale_stride,
         "stride_table": call.page_table.stride(0),
         "stride_weights": weights.stride(0),
         "stride_out": out.stride(0),
         "weight_scale": call.weight_scale,
         "split_shift": shift,
     }
-    shared, windowed, dense = call.row_to_seq is not None, call.starts is not None, _is_dense(pool)
+    shared, windowed = call.row_to_seq is not None, call.starts is not None
     page8 = pool.spec.layout == SPLIT8
     store = compiled.active()
     if store is not None:
@@ -77,7 +79,6 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
             rows_per_wave,
             shared=shared,
             windowed=windowed,
-            dense=dense,
             fast=fast,
             page8=page8,
             float_weights=weights.dtype == torch.float32,
@@ -95,7 +96,6 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
         WINDOWED=windowed,
         FAST=fast,
         PAGE8=page8,
-        DENSE=dense,
         num_warps=1,
         enable_fp_fusion=True,
     )
@@ -106,13 +106,10 @@ def _weights(call: LogitsCall) -> Tensor:
     return call.weights if call.weights.dtype == torch.bfloat16 else call.weights.float()
 
 
-def _is_dense(pool: IndexPool) -> bool:
-    layout = pool.spec.layout
-    payload, scale = layout.payload_spec.bytes_per_page, layout.scale_spec.bytes_per_page
-    return (pool.payload_stride, pool.scale_stride) == (payload, scale)
-
-
 def _check(call: LogitsCall) -> None:
+    for name, stride in (("payload", call.pool.payload_stride), ("scale", call.pool.scale_stride)):
+        if stride >= MOST_STRIDE:
+            raise ArgumentError(f"pool.{name}_stride", stride, f"less than {MOST_STRIDE} bytes on the gfx950 backend")
     if call.pool.spec.layout not in (SPLIT64, SPLIT8):
         name = repr(call.pool.spec.layout.name)
         raise ArgumentError("pool.spec.layout", name, "'split64' or 'split8' on the gfx950 backend")

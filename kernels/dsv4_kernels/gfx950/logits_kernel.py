@@ -15,10 +15,9 @@ from __future__ import annotations
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.amd import hint
 
 from dsv4_kernels.gfx950.epilogue import prepare_weights
-from dsv4_kernels.gfx950.page import load_ids, load_scales, load_tile, score_pages
+from dsv4_kernels.gfx950.page import first_page, score_pages
 
 FAR = gl.constexpr(0x7FFFFFFF)
 
@@ -60,7 +59,7 @@ def _windows(
 @gluon.jit
 def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS: gl.constexpr, R: gl.constexpr,
                SHARED: gl.constexpr, WINDOWED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr,
-               DENSE: gl.constexpr, MFMA: gl.constexpr, LANES: gl.constexpr):
+               MFMA: gl.constexpr, LANES: gl.constexpr):
     """Score one run of rows of one sequence against this wave's share of its pages."""
     payload_ptr, scale_ptr, payload_stride, scale_stride, stride_table = pool
     seq_ptr, starts_ptr, ends_ptr = windows
@@ -89,24 +88,14 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         if PAGE8:
             key_offsets = ((kb // 16) * 32 + kb % 16)[:, None] + ((nb % 4) * 128 + (nb % 8 // 4) * 16)[None, :]
             scale_offsets = (ns % 8)[:, None] + (cs * 8)[None, :]
-            table = (table_row + p0 * 8, ((last + 7) >> 3) - 1 - p0 * 8, nb // 8)
+            table = (table_row + p0 * 8, (((last + 7) >> 3) - 1 - p0 * 8) * 4, nb // 8 * 4)
         else:
             key_offsets = ((kb // 16) * 1024 + kb % 16)[:, None] + (nb * 16)[None, :]
             scale_offsets = ns[:, None] + (cs * 16)[None, :]
             table = (table_row + p0, (p1 - p0 - 1) * 4, 0)
-        scale_words = scale_ptr.cast(gl.pointer_type(gl.int32), bitcast=True)
-        source = (payload_ptr, scale_words, key_offsets, scale_offsets, payload_stride, scale_stride)
-        page = load_ids(table[0], 0 * p0, table[1], table[2], PAGE8)
-        if not PAGE8:
-            page = page.to(gl.int64)
-        scales = load_scales(source, page, PAGE8, DENSE)
-        hint.sched_barrier()
-        keys = ()
-        for t in gl.static_range(4):
-            keys = keys + (load_tile(source, page, t, PAGE8, DENSE),)
-            hint.sched_barrier()
-        state = (keys, scales, load_ids(table[0], 0 * p0 + 4, table[1], table[2], PAGE8),
-                 gl.arange(0, 64, layout=LANES))
+        source = (payload_ptr, scale_ptr, key_offsets, scale_offsets, payload_stride, scale_stride)
+        keys, scales, following = first_page(source, table, PAGE8)
+        state = (keys, scales, following, gl.arange(0, 64, layout=LANES))
         # One buffer for all R rows: a descriptor each would be copied in every iteration.
         out_base = out_ptr + row0.to(gl.int64) * stride_out + p0 * 64
         sink = (out_base, stride_out, p0 * 64, lows, highs)
@@ -116,27 +105,28 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         b = (gl.maximum(gl.minimum(inner_last >> 6, p1), inner) - p0) * 4
         end = (p1 - p0) * 4
         state = score_pages(0, a, state, rows_data, source, table, sink,
-                            HEADS, R, True, FAST, PAGE8, DENSE, MFMA, LANES)
+                            HEADS, R, True, FAST, PAGE8, MFMA, LANES)
         state = score_pages(a, b, state, rows_data, source, table, sink,
-                            HEADS, R, False, FAST, PAGE8, DENSE, MFMA, LANES)
+                            HEADS, R, False, FAST, PAGE8, MFMA, LANES)
         score_pages(b, end, state, rows_data, source, table, sink,
-                    HEADS, R, True, FAST, PAGE8, DENSE, MFMA, LANES)
+                    HEADS, R, True, FAST, PAGE8, MFMA, LANES)
 
 
 # One compilation whatever the strides, counts and alignments of slices: a table may have any width.
 @gluon.jit(
-    do_not_specialize=["rows", "payload_stride", "scale_stride", "stride_table", "stride_weights", "stride_out",
+    do_not_specialize=["rows", "stride_table", "stride_weights", "stride_out",
                        "split_shift"],
     do_not_specialize_on_alignment=["table_ptr", "seq_ptr", "starts_ptr", "ends_ptr", "out_ptr"],
 )
-def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: tl.const, weights_ptr, seq_ptr,
-                        starts_ptr, ends_ptr, out_ptr, rows, payload_stride, scale_stride, stride_table,
-                        stride_weights, stride_out, weight_scale, split_shift,
+def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: tl.const, weights_ptr,
+                        seq_ptr: tl.const, starts_ptr: tl.const, ends_ptr: tl.const, out_ptr, rows,
+                        payload_stride, scale_stride, stride_table, stride_weights, stride_out, weight_scale,
+                        split_shift,
                         HEADS: gl.constexpr, COLUMNS: gl.constexpr, R: gl.constexpr, SHARED: gl.constexpr,
-                        WINDOWED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, DENSE: gl.constexpr):
+                        WINDOWED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr):
     """Grid (ceil(rows / R), 2 ** split_shift), one wave each; `ops.paged_logits` says what is computed.
 
-    `payload_stride` is the distance of two pages in units of 16 bytes, `scale_stride` in words of 4.
+    Strides of pages are in bytes and multiples of 16.
     """
     MFMA: gl.constexpr = gl.amd.AMDMFMALayout(
         version=4, instr_shape=[16, 16, 128], transposed=False, warps_per_cta=[1, 1]
@@ -168,7 +158,7 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
     if R == 1:
         where = (row0, rows, 0, split, split_shift)
         _score_run(rows_data, pool, table_ptr, windows, out, where,
-                   HEADS, R, SHARED, WINDOWED, FAST, PAGE8, DENSE, MFMA, LANES)
+                   HEADS, R, SHARED, WINDOWED, FAST, PAGE8, MFMA, LANES)
     else:
         for lead in range(0, R):
             here = gl.minimum(row0 + lead, rows - 1)
@@ -176,4 +166,4 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
             if (row0 + lead < rows) & ((lead == 0) | new):
                 where = (row0, rows, lead, split, split_shift)
                 _score_run(rows_data, pool, table_ptr, windows, out, where,
-                           HEADS, R, SHARED, WINDOWED, FAST, PAGE8, DENSE, MFMA, LANES)
+                           HEADS, R, SHARED, WINDOWED, FAST, PAGE8, MFMA, LANES)

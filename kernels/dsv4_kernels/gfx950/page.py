@@ -19,52 +19,47 @@ from dsv4_kernels.gfx950.epilogue import head_sum, transpose_reduce
 
 
 @gluon.jit
-def load_tile(source, page, T: gl.constexpr, PAGE8: gl.constexpr, DENSE: gl.constexpr):
+def page_base(ptr, page, stride):
+    """Pointer to a page: 32 bits of id times 32 of stride, which with the lane's own offset is one v_mad_u64_u32."""
+    return ptr + page.to(gl.uint64) * stride.to(gl.uint32, bitcast=True).to(gl.uint64)
+
+
+@gluon.jit
+def load_tile(source, page, T: gl.constexpr, PAGE8: gl.constexpr):
     """Tile T (16 keys): 16 bytes a lane, the B operand as the matrix instruction wants it."""
     payload_ptr, _, key_offsets, _, stride, _ = source
-    # Strides come in units of 16 bytes, so that the compiler knows a lane's 16 bytes to be aligned.
     if PAGE8:
-        ids = page[T].to(gl.int64)
-        at = ids * 512 if DENSE else ids * stride * 16
-        return gl.load(payload_ptr + (at[None, :] + key_offsets))
+        return gl.load(page_base(payload_ptr, page, stride)[None, :] + key_offsets)
     else:
-        base = payload_ptr + page * 4096 if DENSE else payload_ptr + page * stride * 16
-        return gl.load(base + T * 256 + key_offsets)
+        return gl.load(page_base(payload_ptr, page, stride) + T * 256 + key_offsets)
 
 
 @gluon.jit
-def load_scales(source, page, PAGE8: gl.constexpr, DENSE: gl.constexpr):
-    """Scales of 64 keys: a word a lane whose byte t belongs to tile t (split64), or a byte a lane and tile (split8)."""
-    _, scale_words_ptr, _, scale_offsets, _, stride = source
+def load_scales(source, page, PAGE8: gl.constexpr):
+    """split64: a word a lane, whose byte t belongs to tile t. split8: a byte a lane of the tile that `page` names."""
+    _, scale_ptr, _, scale_offsets, _, stride = source
     if PAGE8:
-        scale_ptr = scale_words_ptr.cast(gl.pointer_type(gl.uint8), bitcast=True)
-        scales = ()
-        for t in gl.static_range(4):
-            # The same lanes hold a key's scales and its bytes: nothing moves.
-            ids = gl.convert_layout(page[t], gl.SliceLayout(1, scale_offsets.type.layout), assert_trivial=True)
-            at = ids.to(gl.int64) * 32 if DENSE else ids.to(gl.int64) * stride * 4
-            scales = scales + (gl.load(scale_ptr + (at[:, None] + scale_offsets)),)
-        return scales
+        # The same lanes hold a key's scales and its bytes: nothing moves.
+        ids = gl.convert_layout(page, gl.SliceLayout(1, scale_offsets.type.layout), assert_trivial=True)
+        return gl.load(page_base(scale_ptr, ids, stride)[:, None] + scale_offsets)
     else:
-        base = scale_words_ptr + page * 64 if DENSE else scale_words_ptr + page * stride
-        return gl.load(base + scale_offsets)
+        words = page_base(scale_ptr, page, stride).cast(gl.pointer_type(gl.int32), bitcast=True)
+        return gl.load(words + scale_offsets)
 
 
 @gluon.jit
-def load_ids(table_ptr, offset, last_id, lanes, PAGE8: gl.constexpr):
-    """Page ids of the 64 keys whose split64 id stands at byte `offset` of the table row; none past `last_id` is read.
+def load_id(table, offset, T: gl.constexpr, PAGE8: gl.constexpr):
+    """Page id of the 64 keys whose split64 id stands at byte `offset` of the table row; none past the last is read.
 
-    split64: one scalar load from a constant table. split8: for each tile the id of each lane's key.
+    split64: one scalar load from a constant table. split8: of each lane's key in tile T.
     """
+    table_ptr, last_id, lanes = table
+    row = table_ptr.cast(gl.pointer_type(gl.int8, const=True), bitcast=True)
     if PAGE8:
-        ids = ()
-        for t in gl.static_range(4):
-            ids = ids + (gl.load(table_ptr + gl.minimum(offset * 2 + t * 2 + lanes, last_id)),)
-        return ids
+        at = gl.minimum((offset * 8 + T * 8 + lanes).to(gl.uint32), last_id.to(gl.uint32))
     else:
-        row = table_ptr.cast(gl.pointer_type(gl.int8, const=True), bitcast=True)
-        at = row + gl.minimum(offset.to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
-        return gl.load(at.cast(gl.pointer_type(gl.int32, const=True), bitcast=True))
+        at = gl.minimum(offset.to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
+    return gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True))
 
 
 @gluon.jit
@@ -85,37 +80,62 @@ def scaled_product(keys, key_scale, q, q_scale, HEADS: gl.constexpr, MFMA: gl.co
 
 
 @gluon.jit
+def first_page(source, table, PAGE8: gl.constexpr):
+    """What `score_page` scores first, and the ids of what it fetches first."""
+    page = ()
+    following = ()
+    for t in gl.static_range(4 if PAGE8 else 1):
+        page = page + (load_id(table, 0 * table[1], t, PAGE8),)
+        following = following + (load_id(table, 0 * table[1] + 4, t, PAGE8),)
+    scales = load_scales(source, page[0], PAGE8)
+    if PAGE8:
+        scales = (scales,)
+        for t in gl.static_range(1, 4):
+            scales = scales + (load_scales(source, page[t], PAGE8),)
+    hint.sched_barrier()
+    keys = ()
+    for t in gl.static_range(4):
+        keys = keys + (load_tile(source, page[t if PAGE8 else 0], t, PAGE8),)
+        hint.sched_barrier()
+    return keys, scales, following
+
+
+@gluon.jit
 def score_page(state, next_offset, rows, source, table, sink, HEADS: gl.constexpr, R: gl.constexpr,
-               MASKED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, DENSE: gl.constexpr, MFMA: gl.constexpr,
-               LANES: gl.constexpr):
+               MASKED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, MFMA: gl.constexpr, LANES: gl.constexpr):
     """Score the 64 keys held in `state` for R rows while the next are being fetched; returns the next state.
 
-    A tile of the next page is requested as soon as that tile has met the last row, so a page of loads is always in
-    flight. Scheduling barriers keep that order.
+    What a tile of the next page needs is requested as soon as that tile has met the last row, so a page of loads is
+    always in flight and nothing is copied. Scheduling barriers keep that order.
     """
     keys, scales, page, column = state
     q, q_scale, w = rows
-    table_ptr, last_id, lanes = table
     out, stride_out, position, lows, highs = sink
     sums = ()
     fetched = ()
-    following = page
-    if not PAGE8:
-        page = page.to(gl.int64)
+    following = ()
+    next_scales = scales
     held = ()
     for t in gl.static_range(4):
         held = held + (scale_of(scales, t, PAGE8),)
+    if PAGE8:
+        next_scales = ()
     for t in gl.static_range(4):
         for r in gl.static_range(R):
             score = scaled_product(keys[t], held[t], q[r], q_scale[r], HEADS, MFMA)
             hint.sched_barrier()
             if r == R - 1:
-                if t == 0:
-                    scales = load_scales(source, page, PAGE8, DENSE)
-                fetched = fetched + (load_tile(source, page, t, PAGE8, DENSE),)
-                if t == 0:
-                    # After the last wait for the previous ids: scalar loads return out of order.
-                    following = load_ids(table_ptr, next_offset, last_id, lanes, PAGE8)
+                if PAGE8:
+                    fetched = fetched + (load_tile(source, page[t], t, PAGE8),)
+                    next_scales = next_scales + (load_scales(source, page[t], PAGE8),)
+                    following = following + (load_id(table, next_offset, t, PAGE8),)
+                else:
+                    if t == 0:
+                        next_scales = load_scales(source, page[0], PAGE8)
+                    fetched = fetched + (load_tile(source, page[0], t, PAGE8),)
+                    if t == 0:
+                        # After the last wait for the previous id: scalar loads return out of order.
+                        following = following + (load_id(table, next_offset, t, PAGE8),)
             sums = sums + (head_sum(score, w[r], HEADS, FAST, LANES),)
             hint.sched_barrier()
     for r in gl.static_range(R):
@@ -126,15 +146,14 @@ def score_page(state, next_offset, rows, source, table, sink, HEADS: gl.constexp
             gl.amd.cdna4.buffer_store(total, out, column + r * stride_out, mask=mask)
         else:
             gl.amd.cdna4.buffer_store(total, out, column + r * stride_out)
-    return fetched, scales, following, column + 64
+    return fetched, next_scales, following, column + 64
 
 
 @gluon.jit
 def score_pages(first, last, state, rows, source, table, sink, HEADS: gl.constexpr, R: gl.constexpr,
-                MASKED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, DENSE: gl.constexpr,
-                MFMA: gl.constexpr, LANES: gl.constexpr):
+                MASKED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, MFMA: gl.constexpr,
+                LANES: gl.constexpr):
     """Score the runs of 64 keys whose split64 ids stand at byte offsets `first` to `last` of the table row."""
     for i in range(first, last, 4):
-        state = score_page(state, i + 8, rows, source, table, sink,
-                           HEADS, R, MASKED, FAST, PAGE8, DENSE, MFMA, LANES)
+        state = score_page(state, i + 8, rows, source, table, sink, HEADS, R, MASKED, FAST, PAGE8, MFMA, LANES)
     return state

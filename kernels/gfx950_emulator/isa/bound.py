@@ -36,6 +36,7 @@ class Bound:
     reads, writes: dependency masks (machine/registers.py), implicit operands included.
     sinks: registers whose undefined lanes are an error, with what they decide.
     propagate: executes and updates definedness; None for the lane-wise rule.
+    refills: registers that a vector memory load writes and does not read.
     """
 
     execute: Execute
@@ -44,6 +45,7 @@ class Bound:
     kind: InstructionClass = "VALU"
     sinks: tuple[tuple[int, str], ...] = ()
     propagate: Execute | None = None
+    refills: int = 0
     touched: int = field(init=False)
     sink_mask: int = field(init=False)
 

@@ -80,6 +80,8 @@ def bind_instruction(instruction: Instruction) -> Bound | None:
         bound = family(instruction)
         if bound is not None:
             bound.kind = classify(instruction)
+            if instruction.mnemonic.startswith(("global_load", "buffer_load")):
+                bound.refills = bound.writes & ~bound.reads
             return bound
     raise UnsupportedInstruction("no instruction family implements this mnemonic")
 

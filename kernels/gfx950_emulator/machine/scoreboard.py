@@ -69,12 +69,18 @@ class Scoreboard:
         """An s_waitcnt executed by the group."""
         self.counters[counter].wait(selection, count)
 
-    def check(self, touched: int, selection: Selection, waves: I64) -> None:
-        """Raise WaitCountError when the group touches a register with an outstanding operation."""
+    def check(self, touched: int, selection: Selection, waves: I64, refilled: int = 0) -> None:
+        """Raise WaitCountError when the group touches a register with an outstanding operation.
+
+        `refilled` are those that a vector memory load only writes: loads retire in order, so an older one that fills
+        the same register, and no flat operation, needs no wait.
+        """
         for name, state in self.counters.items():
             for number in numbers_in(touched & state.waiting):
                 events = state.register_event[number]
                 late = events[selection] > state.retired[selection]
+                if name == "vm" and refilled >> number & 1:
+                    late &= state.last_unordered[selection] > state.retired[selection]
                 if late.any():
                     wave = int(waves[np.argmax(late)])
                     behind = int(state.issued[wave] - events[wave])

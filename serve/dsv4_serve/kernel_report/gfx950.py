@@ -58,7 +58,6 @@ def wave_instructions(variant: KernelVariant, kernels: EmulatedKernels) -> float
                 variant.rows,
                 shared=variant.shared,
                 windowed=variant.windowed,
-                dense=variant.dense,
                 page8=variant.page8,
                 float_weights=variant.float_weights,
             )

@@ -5,12 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dsv4_kernels.layout import SPLIT8, SPLIT64, Layout
+from dsv4_kernels.layout import SPLIT8, SPLIT64
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
-
-GAP = 4096
-"""Bytes between the pages of a pool that is shared with other layers."""
 
 
 def random_call(
@@ -20,7 +17,6 @@ def random_call(
     *,
     shared: bool,
     windowed: bool = False,
-    dense: bool = True,
     page8: bool = False,
     float_weights: bool = False,
 ) -> LogitsCall:
@@ -34,7 +30,7 @@ def random_call(
     table = torch.randperm(pages).int()[None]
     return LogitsCall(
         query=_query(spec, rows, heads),
-        pool=_pool(spec.layout, spec, pages, 0 if dense else GAP),
+        pool=_pool(spec, pages),
         weights=torch.randn(rows, heads).to(torch.float32 if float_weights else torch.bfloat16),
         page_table=table if shared else table.repeat(rows, 1),
         lengths=torch.full((rows,), keys, dtype=torch.int32),
@@ -50,15 +46,11 @@ def _query(spec: IndexSpec, rows: int, heads: int) -> Query:
     return Query(spec, heads, payload=payload, scale=_scales(rows, 1, 4, 16, max(4, heads // 16)))
 
 
-def _pool(layout: Layout, spec: IndexSpec, pages: int, gap: int) -> IndexPool:
-    tensors = {}
-    for part in layout.tensors:
-        whole = torch.zeros(pages, part.bytes_per_page + gap, dtype=torch.uint8)
-        page = whole[:, : part.bytes_per_page]
-        is_scale = part.name == layout.scale_spec.name
-        page.copy_(_scales(*page.shape) if is_scale else torch.randint(0, 256, page.shape, dtype=torch.uint8))
-        tensors[part.name] = page.view(pages, *part.shape)
-    return IndexPool(spec, tensors)
+def _pool(spec: IndexSpec, pages: int) -> IndexPool:
+    pool = IndexPool.allocate(spec, pages)
+    pool.payload.copy_(torch.randint(0, 256, pool.payload.shape, dtype=torch.uint8))
+    pool.scale.copy_(_scales(*pool.scale.shape))
+    return pool
 
 
 def _scales(*shape: int) -> Tensor:
