@@ -145,6 +145,17 @@ def test_a_chat_streams_the_models_words(server: Launcher) -> None:
     assert after[between] - before.get(between, 0) == 11
 
 
+def test_a_completion_streams_what_it_answers_whole(server: Launcher) -> None:
+    whole = complete(server, "Records:", 8)["choices"][0]["text"]
+    body = {"model": MODEL, "prompt": "Records:", "max_tokens": 8, "temperature": 0, "stream": True}
+    answer = server.http.post(server.url + "/v1/completions", json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert len(events) > 1
+    assert "".join(choice["text"] for event in events for choice in event["choices"]) == whole
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
 def test_a_record_far_outside_the_window_is_found_through_the_index(server: Launcher) -> None:
     """Sixty records of eight tokens: the one that is asked for stands some 450 tokens back, the window has 128."""
     dice = random.Random(3)
