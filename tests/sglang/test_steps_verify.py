@@ -86,6 +86,23 @@ def test_a_table_without_the_drafts_page_selects_other_keys(world: StepWorld, mo
         world.check(picked, batch)
 
 
+def test_hidden_rows_that_padding_added_change_nothing(world: StepWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under data parallel attention a step's hidden states have more rows than its metadata."""
+    made, batch = world.backend(), world.batch(ForwardMode.TARGET_VERIFY, DRAFTS)
+    made.init_forward_metadata(batch)
+    real = world.inputs
+
+    def padded(layer: int, rows: int) -> tuple[Tensor, Tensor]:
+        x, q_lora = real(layer, rows)
+        return torch.cat([x, x[:3]]), torch.cat([q_lora, q_lora[:3]])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "inputs", padded)
+        picked = world.forward(made, batch)
+    assert {len(rows) for rows in picked.values()} == {len(LENGTHS) * DRAFTS}
+    world.check(picked, batch, every=2)
+
+
 def test_many_verify_rows_share_their_requests_keys(
     backend: str, scored: LaunchCounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

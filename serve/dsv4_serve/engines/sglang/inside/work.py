@@ -30,6 +30,10 @@ class Work:
     def __sub__(self, other: Work) -> Work:
         return Work(_difference(self.launches, other.launches), _difference(self.rows, other.rows))
 
+    def times(self, count: int) -> Work:
+        launches = {key: n * count for key, n in self.launches.items()}
+        return Work(Counter(launches), Counter({key: n * count for key, n in self.rows.items()}))
+
     def add(self, other: Work) -> None:
         self.launches.update(other.launches)
         self.rows.update(other.rows)
@@ -42,6 +46,7 @@ def _difference(a: Counter[Any], b: Counter[Any]) -> Counter[Any]:
 _lock = threading.Lock()
 _rows: Counter[Rows] = Counter()
 _graphs: dict[tuple[int, Any], Work] = {}
+_replays: Counter[tuple[int, Any]] = Counter()
 _replayed = Work()
 
 
@@ -65,6 +70,8 @@ def total() -> Work:
     found = in_python()
     with _lock:
         found.add(_replayed)
+        for key, count in list(_replays.items()):
+            found.add(_graphs.get(key, Work()).times(count))
     return found
 
 
@@ -82,8 +89,11 @@ def _capturing(capture_one: Function) -> Function:
             return output
 
         result = capture_one(backend, shape_key, watched, *args, **kwargs)
+        key = id(backend), shape_key
         with _lock:
-            _graphs[id(backend), shape_key] = last
+            # What an earlier graph of this key launched stays counted.
+            _replayed.add(_graphs.get(key, Work()).times(_replays.pop(key, 0)))
+            _graphs[key] = last
             # A capture records and does not run.
             _replayed.add(Work() - last)
         return result
@@ -92,6 +102,18 @@ def _capturing(capture_one: Function) -> Function:
 
 
 def _replaying(replay: Function) -> Function:
+    """Of a graph that is replayed whole: one count, because every decode step passes here."""
+
+    def counted(backend: Any, shape_key: Any, *args: Any, **kwargs: Any) -> Any:
+        _replays[id(backend), shape_key] += 1
+        return replay(backend, shape_key, *args, **kwargs)
+
+    return counted
+
+
+def _replaying_in_parts(replay: Function) -> Function:
+    """Of a graph with eager parts between its captured ones."""
+
     def counted(backend: Any, shape_key: Any, *args: Any, **kwargs: Any) -> Any:
         graph = _graphs.get((id(backend), shape_key))
         if graph is None:
@@ -109,9 +131,9 @@ def _replaying(replay: Function) -> Function:
 BACKENDS = "sglang.srt.model_executor.runner_backend"
 HOOKS: tuple[Hook, ...] = tuple(
     Hook(f"{BACKENDS}.{module}", f"{name}.{method}", wrap, "counts the launches of captured graphs")
-    for module, name in (
-        ("full_cuda_graph_backend", "FullCudaGraphBackend"),
-        ("breakable_cuda_graph_backend", "BreakableCudaGraphBackend"),
+    for module, name, replaying in (
+        ("full_cuda_graph_backend", "FullCudaGraphBackend", _replaying),
+        ("breakable_cuda_graph_backend", "BreakableCudaGraphBackend", _replaying_in_parts),
     )
-    for method, wrap in (("capture_one", _capturing), ("replay", _replaying))
+    for method, wrap in (("capture_one", _capturing), ("replay", replaying))
 )
