@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from prometheus_client import Metric
-
-from dsv4_serve.engines.client import EngineClient
 from dsv4_serve.errors import PreflightError
 from dsv4_serve.flags import Value
 from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.resolve import Resolved
+
+if TYPE_CHECKING:
+    # For names alone: commands are built in environments that have neither an HTTP client nor metrics.
+    from prometheus_client import Metric
+
+    from dsv4_serve.engines.client import EngineClient
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Type = Literal["counter", "gauge", "histogram"]
-Provider = Literal["launcher", "embedded", "sglang"]
+Provider = Literal["launcher", "embedded", "sglang", "vllm"]
 
 REGIONS = ("main", "c1", "c2", "c4", "c128", "index_payload", "index_scale", "state", "window")
 TIERS = ("gpu", "host", "disk")
@@ -53,6 +53,7 @@ NAMES: tuple[MetricName, ...] = (
         "tokens",
         "tokens of context that the pool holds",
         "sglang",
+        "vllm",
     ),
     _engine("dsv4_kv_capacity_bytes", "gauge", ("region", "tier"), "bytes", "bytes that the pool occupies", "sglang"),
     _engine(
@@ -62,6 +63,7 @@ NAMES: tuple[MetricName, ...] = (
         "tokens",
         "tokens in the pool, cached ones included",
         "sglang",
+        "vllm",
     ),
     _engine(
         "dsv4_kv_evictable_tokens",
@@ -70,6 +72,7 @@ NAMES: tuple[MetricName, ...] = (
         "tokens",
         "cached tokens in the pool that no running request holds",
         "sglang",
+        "vllm",
     ),
     _engine(
         "dsv4_kv_bytes_per_token",
@@ -86,7 +89,9 @@ NAMES: tuple[MetricName, ...] = (
         "1",
         "how index keys are stored: layout of pages, number format, quantisation convention",
     ),
-    _engine("dsv4_prompt_tokens_total", "counter", (), "tokens", "prompt tokens of admitted requests", "sglang"),
+    _engine(
+        "dsv4_prompt_tokens_total", "counter", (), "tokens", "prompt tokens of admitted requests", "sglang", "vllm"
+    ),
     _engine(
         "dsv4_cached_tokens_total",
         "counter",
@@ -94,6 +99,7 @@ NAMES: tuple[MetricName, ...] = (
         "tokens",
         "prompt tokens that came from a prefix cache",
         "sglang",
+        "vllm",
     ),
     _engine(
         "dsv4_prompt_tokens_by_length_total",
@@ -125,14 +131,14 @@ NAMES: tuple[MetricName, ...] = (
         "pages",
         "pages that a tier could not take in: disk full, unwritable, or busy with others",
     ),
-    _engine("dsv4_generated_tokens_total", "counter", (), "tokens", "generated tokens", "sglang"),
+    _engine("dsv4_generated_tokens_total", "counter", (), "tokens", "generated tokens", "sglang", "vllm"),
     _engine("dsv4_drafted_tokens_total", "counter", (), "tokens", "tokens that were drafted and verified"),
     _engine("dsv4_accepted_tokens_total", "counter", (), "tokens", "drafted tokens that were right"),
     _engine(
         "dsv4_acceptance_length", "histogram", (), "tokens", "tokens of a step that verified a draft, its own included"
     ),
-    _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch", "sglang"),
-    _engine("dsv4_queued_requests", "gauge", (), "requests", "requests that wait in the engine", "sglang"),
+    _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch", "sglang", "vllm"),
+    _engine("dsv4_queued_requests", "gauge", (), "requests", "requests that wait in the engine", "sglang", "vllm"),
     _engine(
         "dsv4_retracted_requests_total",
         "counter",
@@ -140,6 +146,7 @@ NAMES: tuple[MetricName, ...] = (
         "requests",
         "running requests that gave up their pages and waited",
         "sglang",
+        "vllm",
     ),
     _engine(
         "dsv4_nonfinite_logits_total",
@@ -156,9 +163,16 @@ NAMES: tuple[MetricName, ...] = (
         "seconds",
         "from arrival in the engine to first token",
         "sglang",
+        "vllm",
     ),
     _engine(
-        "dsv4_inter_token_latency_seconds", "histogram", (), "seconds", "between two tokens of one request", "sglang"
+        "dsv4_inter_token_latency_seconds",
+        "histogram",
+        (),
+        "seconds",
+        "between two tokens of one request",
+        "sglang",
+        "vllm",
     ),
     _engine(
         "dsv4_indexer_launches_total",
@@ -210,7 +224,7 @@ NAMES: tuple[MetricName, ...] = (
         "counter",
         ("outcome",),
         "requests",
-        "prompts by what became of their shadow recall: sampled, prefix_hit, no_room, left, unseen",
+        "prompts by what became of their shadow recall: sampled, prefix_hit, no_room, left, unseen, failed",
     ),
     _sglang("dsv4_indexer_recall_buffer_bytes", "gauge", (), "bytes", "side buffer of exact keys for shadow recall"),
     _sglang("dsv4_indexer_workspace_bytes", "gauge", (), "bytes", "pooled blocks for the logits of prefill"),

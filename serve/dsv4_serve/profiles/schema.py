@@ -38,10 +38,11 @@ class Hardware(Part):
 class Engine(Part):
     """Which engine serves, the sizes of its pools and queues, and words that end its command line."""
 
-    name: Literal["embedded", "sglang"]
+    name: Literal["embedded", "sglang", "vllm"]
     max_total_tokens: Count = 65536
     max_running_requests: Count = 16
     max_queued_requests: Count = 256
+    prefix_caching: bool = True
     extra_args: tuple[str, ...] = ()
 
 

@@ -1,0 +1,81 @@
+"""vLLM's metrics as families of metrics/names.py. What it does not export is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from dsv4_serve.engines.metric_rules import Rule, totals
+from dsv4_serve.engines.sglang_inside import family_of
+
+MAIN = {"region": "main", "tier": "gpu"}
+HOST = {"region": "main", "tier": "host"}
+CACHED = "vllm:prompt_tokens_cached_by_source_total"
+# `disk` is also what comes from beyond this machine, as with SGLang's storage.
+TIERS = {"device": "gpu", "host": "host", "disk": "disk", "p2p": "disk", "external_unspecified": "disk"}
+
+RULES: tuple[Rule, ...] = (
+    Rule("vllm:prompt_tokens_total", "dsv4_prompt_tokens_total"),
+    *(Rule(CACHED, "dsv4_cached_tokens_total", {"tier": tier}, {"source": source}) for source, tier in TIERS.items()),
+    Rule("vllm:generation_tokens_total", "dsv4_generated_tokens_total"),
+    Rule("vllm:num_requests_running", "dsv4_running_requests"),
+    Rule("vllm:num_requests_waiting", "dsv4_queued_requests"),
+    Rule("vllm:num_preemptions_total", "dsv4_retracted_requests_total"),
+    Rule("vllm:time_to_first_token_seconds", "dsv4_time_to_first_token_seconds"),
+    Rule("vllm:inter_token_latency_seconds", "dsv4_inter_token_latency_seconds"),
+)
+REPLICA = "engine"
+CACHE_CONFIG = "vllm:cache_config_info"
+CAPACITY = "kv_cache_size_tokens"
+USAGE = "vllm:kv_cache_usage_perc"
+
+CAPACITY_TOKENS, USED_TOKENS, EVICTABLE_TOKENS = (
+    "dsv4_kv_capacity_tokens",
+    "dsv4_kv_used_tokens",
+    "dsv4_kv_evictable_tokens",
+)
+AT_MAIN = ("", tuple(sorted(MAIN.items())))
+
+
+def translate(text: str) -> list[Metric]:
+    """The families that `RULES` make of vLLM's exposition, with capacity and use from its cache configuration."""
+    found = totals(text, RULES, REPLICA)
+    capacities = capacity_by_engine(text)
+    if capacities:
+        found[CAPACITY_TOKENS][AT_MAIN] = float(sum(capacities.values()))
+        shares = dict(_shares(text))
+        if shares.keys() >= capacities.keys():
+            used = sum(capacity * shares[engine] for engine, capacity in capacities.items())
+            found[USED_TOKENS][AT_MAIN] = float(round(used))
+            # vLLM's share leaves cached pages out: it does not say how many there are, so none are counted as used.
+            found[EVICTABLE_TOKENS][AT_MAIN] = 0.0
+    return [family_of(name, values) for name, values in found.items()]
+
+
+def capacity_by_engine(text: str) -> dict[str, int]:
+    """Tokens of context that each data-parallel engine's cache holds. vLLM tells them as a label, not as a value."""
+    return {
+        engine: int(float(labels[CAPACITY]))
+        for engine, labels in cache_config(text).items()
+        if labels.get(CAPACITY) not in (None, "None")
+    }
+
+
+def cache_config(text: str) -> dict[str, dict[str, str]]:
+    """vLLM's cache configuration by engine, every value as text."""
+    return {
+        sample.labels.get(REPLICA, ""): dict(sample.labels)
+        for family in text_string_to_metric_families(text)
+        if family.name == CACHE_CONFIG
+        for sample in family.samples
+    }
+
+
+def _shares(text: str) -> Iterator[tuple[str, float]]:
+    """The share of each engine's cache that running requests hold: vLLM's pages in the prefix cache count as free."""
+    for family in text_string_to_metric_families(text):
+        if family.name == USAGE:
+            for sample in family.samples:
+                yield sample.labels.get(REPLICA, ""), sample.value
