@@ -240,7 +240,7 @@ NAMES: tuple[MetricName, ...] = (
         "dsv4_kv_expected_tokens",
         "gauge",
         ("region", "tier"),
-        "tokens",
+        "rows",
         "tokens of context that the planner expects a tier to hold",
     ),
     _launcher(
