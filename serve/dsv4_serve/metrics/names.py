@@ -135,7 +135,11 @@ NAMES: tuple[MetricName, ...] = (
     _engine("dsv4_drafted_tokens_total", "counter", (), "tokens", "tokens that were drafted and verified"),
     _engine("dsv4_accepted_tokens_total", "counter", (), "tokens", "drafted tokens that were right"),
     _engine(
-        "dsv4_acceptance_length", "histogram", (), "tokens a step", "tokens of a step that verified a draft, its own included"
+        "dsv4_acceptance_length",
+        "histogram",
+        (),
+        "tokens a step",
+        "tokens of a step that verified a draft, its own included",
     ),
     _engine("dsv4_running_requests", "gauge", (), "requests", "requests in the engine's batch", "sglang", "vllm"),
     _engine("dsv4_queued_requests", "gauge", (), "requests", "requests that wait in the engine", "sglang", "vllm"),
