@@ -311,6 +311,11 @@ def test_a_directory_that_goes_away_costs_pages_not_the_engine(tmp_path: Path) -
     disk.tier.close()
 
 
+def test_a_directory_that_it_makes_is_private(tmp_path: Path) -> None:
+    Disk(tmp_path / "deep" / "tier")
+    assert (tmp_path / "deep" / "tier").stat().st_mode & 0o077 == 0
+
+
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     with pytest.raises(OptionError, match="another process uses it"):

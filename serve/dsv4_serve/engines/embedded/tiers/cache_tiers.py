@@ -6,6 +6,7 @@ copies it down when the tier above gives it up, and on a clean stop: fewer copie
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -20,6 +21,8 @@ from .ledger import Ledger
 from .page_file import HEADER_ROOM
 from .page_group import PageCopier, PageGroup
 from .tier_counters import TierCounters
+
+log = logging.getLogger("dsv4.embedded")
 
 HOST_RATIO = 2
 """Pages of the host tier for each page of the device, unless it is sized by an option."""
@@ -124,6 +127,8 @@ class CacheTiers:
         if io is None:
             return
         if self._write_back:
+            kept = len(nodes) + (len(self.host.ledger) if self.host is not None else 0)
+            log.info("disk cache: up to %d pages of the tiers above go to the disk before the end", kept)
             for group in self.host.groups_kept() if self.host is not None else []:
                 io.write(_copied(group), wait=True)
             for node in nodes:

@@ -45,7 +45,8 @@ class DiskTier:
         self.directory = directory
         self._warned = -WARN_SECONDS
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            # Pages and token ids are what users wrote: nobody else's to read.
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _locked(directory / "lock")
             self._index = IndexFile(directory / "index")
             self._recover()
