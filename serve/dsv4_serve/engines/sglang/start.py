@@ -36,6 +36,7 @@ def choose_kernels(runner: Any) -> None:
     path = index_path.of_model(runner.model_config.hf_config)
     if path.used and routes.current() is None:
         limits.check(runner.model_config, path)
+        log.info("asking kernels of the FP4 index path known questions on %s", runner.device)
         log.info(routes.activate(path, torch.device(runner.device)).text())
 
 
