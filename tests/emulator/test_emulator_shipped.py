@@ -1,6 +1,6 @@
 """The gate on what ships, on a choice of the kernels that are compiled ahead of time.
 
-All of them take minutes to compile: `dsv4 kernels build DIR`, then `python -m gfx950_emulator coverage DIR`.
+All of them take minutes to compile: `dsv4 kernels build --out DIR`, then `python -m gfx950_emulator coverage DIR`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ CHOSEN = frozenset(
         "paged_logits_h16_r4_shared_fast",
         "paged_logits_h64_r1_fast",
         "paged_logits_h64_r1_plain",
-        "paged_logits_h64_r2_shared_windowed_strided_fast",
+        "paged_logits_h64_r2_shared_windowed_fast",
+        "paged_logits_h32_r4_page8_shared_fast",
         "paged_logits_h128_r1_fast",
     )
 )
