@@ -69,7 +69,9 @@ def _parse_text(text: str) -> str:
     return text.strip()
 
 
-def _choice(*choices: str) -> Kind:
+def choice(*choices: str) -> Kind:
+    """The kind whose values are these words, as they are written."""
+
     def parse(text: str) -> str:
         if text not in choices:
             raise ValueError(text)
@@ -143,13 +145,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag("DSV4_NODE_ADDRESS", ADDRESS, None, "where the machine of rank 0 waits for the others"),
     Flag("DSV4_RANKS_PORT", PORT, 8002, "port at DSV4_NODE_ADDRESS's host where the launchers of all machines meet"),
     Flag("DSV4_RANKS_KEY_FILE", PATH, None, "file with the key that the launchers of all machines share"),
-    Flag("DSV4_INDEXER_DTYPE", _choice("fp4", "fp8", "bf16"), "fp4", "format of the indexer's key cache"),
+    Flag("DSV4_INDEXER_DTYPE", choice("fp4", "fp8", "bf16"), "fp4", "format of the indexer's key cache"),
     Flag("DSV4_ROWGROUP", BOOL, False, "group query rows that share pages in the indexer's logits", True),
     Flag("DSV4_PAGE8", BOOL, False, "index keys in pages of 8 tokens (V4.1)", True),
-    Flag("DSV4_KV_LAYOUT", _choice("v4", "v41", "bf16"), "v4", "layout of the main KV cache"),
+    Flag("DSV4_KV_LAYOUT", choice("v4", "v41", "bf16"), "v4", "layout of the main KV cache"),
     Flag(
         "DSV4_SPECULATIVE",
-        _choice("off", "eagle", "dspark", "ngram"),
+        choice("off", "eagle", "dspark", "ngram"),
         "off",
         "speculative decoding: by the checkpoint's draft layers, or by look-up in a request's own text",
     ),
@@ -159,13 +161,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag("DSV4_HICACHE_DISK_BYTES", SIZE, 4 << 30, "what the disk tier may take"),
     Flag(
         "DSV4_HICACHE_WRITE_POLICY",
-        _choice("write_through", "write_back"),
+        choice("write_through", "write_back"),
         "write_through",
         "when a page goes down a tier: as soon as it is full, or when the tier above gives it up",
     ),
     Flag(
         "DSV4_BACKEND",
-        _choice("auto", "aiter", "gfx950", "hopper", "portable", "reference"),
+        choice("auto", "aiter", "gfx950", "hopper", "portable", "reference"),
         "auto",
         "backend of the indexer's kernels; auto takes the first that passes its known-answer test",
         True,

@@ -127,6 +127,7 @@ def test_timing_reaches_the_engine_only_where_it_is_asked_for() -> None:
     [
         ("DSV4_INDEXER_DTYPE", "bf16", "accepts fp4, fp8"),
         ("DSV4_KV_LAYOUT", "bf16", "accepts v4, v41"),
+        ("DSV4_SPECULATIVE", "ngram", "accepts dspark, eagle, off"),
         ("DSV4_BACKEND", "hopper", "accepts aiter, auto, gfx950, portable, reference"),
     ],
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from dsv4_serve.errors import UsageError
-from dsv4_serve.flags import Kind, Value
+from dsv4_serve.flags import Kind, Value, choice
+
+__all__ = ["FRACTION", "INTEGER", "LIST", "NAMESPACES", "SWITCH", "TEXT", "Variable", "choice"]
 
 NAMESPACES = ("SGLANG_", "SGL_", "AITER_", "FLYDSL_")
 """Names that begin so are the engines': a misspelt one is an error. Others are nobody's business here."""
@@ -30,24 +31,11 @@ def _parse_list(text: str) -> str:
     return text
 
 
-def choice(*choices: str) -> Kind:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(text)
-        return text
-
-    return Kind("choice", "|".join(choices), parse)
-
-
-def _kind(name: str, accepted: str, parse: Callable[[str], Value]) -> Kind:
-    return Kind(name, accepted, parse)
-
-
-SWITCH = _kind("switch", "1|0 (also true|false, yes|no, y|n)", _parse_switch)
-INTEGER = _kind("integer", "an integer", int)
-FRACTION = _kind("fraction", "a number", lambda text: str(float(text)))
-TEXT = _kind("text", "a text", str)
-LIST = _kind("list", "names, separated by commas", _parse_list)
+SWITCH = Kind("switch", "1|0 (also true|false, yes|no, y|n)", _parse_switch)
+INTEGER = Kind("integer", "an integer", int)
+FRACTION = Kind("fraction", "a number", lambda text: str(float(text)))
+TEXT = Kind("text", "a text", str)
+LIST = Kind("list", "names, separated by commas", _parse_list)
 
 
 @dataclass(frozen=True, slots=True)
