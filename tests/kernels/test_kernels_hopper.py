@@ -146,6 +146,23 @@ def test_table_entries_past_the_length_may_be_anything() -> None:
         case.check(table[:1, 1:8], ints(128, 1), 448, ints(0, 0), programs=programs)
 
 
+@pytest.mark.parametrize(("ends", "seqs"), [((200, 2**30), None), ((2**30,), None), ((2**30, 200), (0, 0))])
+def test_lengths_beyond_table_or_output_write_and_read_nothing_there(
+    ends: tuple[int, ...], seqs: tuple[int, ...] | None
+) -> None:
+    rows = len(ends)
+    case = Scoring(rows, 64)
+    shared = ints(*seqs) if seqs else None
+    for programs in (hopper.PROGRAMS, LOOPING):
+        for columns, width in ((2, 512), (4, 100)):
+            table, out = case.tables(rows, columns), torch.full((rows, 600), POISON)
+            rest = (table, ints(*ends), shared, None, 0.5, out[:, :width], programs)
+            hopper.launch(case.query, case.pool, case.weights, *rest)
+            room = min(width, columns * 64)
+            assert bool((out[:, room:] == POISON).all())
+            assert bool((out[:, :room] != POISON).all())
+
+
 def test_scales_far_apart_keep_three_digits() -> None:
     case = Scoring(4, 64, octaves=8)
     case.check(case.tables(4, 4), ints(256, 100, 7, 200), 256, programs=LOOPING, bound=5e-4)

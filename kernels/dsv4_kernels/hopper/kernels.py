@@ -2,7 +2,8 @@
 
 Layout split64. Queries and payload are read as int32 words, query scales as bytes, key scales as pairs of bytes. A
 program takes a run of pages by the rows' own lengths, not by the width of the output.
-Strides of pages are compile-time constants, because a pool has one; all other strides and counts are not.
+Strides of pages are compile-time constants, because a pool has one; all other strides and counts are not. `bound` is
+what table and output have room for: a length on the GPU cannot be checked before.
 """
 
 # Device code: its types are the compiler's.
@@ -22,12 +23,22 @@ from dsv4_kernels.hopper.tile import COLUMN, key_offsets, load_page, pin, tile_g
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 FAR = gl.constexpr(0x7FFFFFFF)
 # One compilation must serve every table width, output width and number of rows.
-RUNTIME = ("rows", "table_stride", "weights_stride", "out_stride", "weight_scale", "splits", "programs", "per_program")
+RUNTIME = (
+    "rows",
+    "bound",
+    "table_stride",
+    "weights_stride",
+    "out_stride",
+    "weight_scale",
+    "splits",
+    "programs",
+    "per_program",
+)
 
 
 @gluon.jit(do_not_specialize=RUNTIME)
 def brief_kernel(
-    query_ptr, query_scale_ptr, keys_ptr, scales_ptr, table_ptr, weights_ptr, ends_ptr, out_ptr,
+    query_ptr, query_scale_ptr, keys_ptr, scales_ptr, table_ptr, weights_ptr, ends_ptr, out_ptr, bound,
     table_stride, weights_stride, out_stride, weight_scale, splits,
     HEADS: gl.constexpr, KEYS_STRIDE: gl.constexpr, SCALES_STRIDE: gl.constexpr,
 ):  # fmt: skip
@@ -37,7 +48,7 @@ def brief_kernel(
     table_row = table_ptr + row * table_stride
     # Past the row's keys this entry is not followed.
     page = gl.load(table_row + number)
-    length = gl.load(ends_ptr + row)
+    length = gl.minimum(gl.load(ends_ptr + row), bound)
     if number * 64 < length:
         words_at, scales_at = key_offsets()
         x, y, s = load_page(keys_ptr, scales_ptr, page, words_at, scales_at, KEYS_STRIDE, SCALES_STRIDE)
@@ -68,18 +79,19 @@ def brief_kernel(
 
 @gluon.jit(do_not_specialize=RUNTIME)
 def rows_kernel(
-    query_ptr, query_scale_ptr, keys_ptr, scales_ptr, table_ptr, weights_ptr, starts_ptr, ends_ptr, out_ptr, rows,
+    query_ptr, query_scale_ptr, keys_ptr, scales_ptr, table_ptr, weights_ptr, starts_ptr, ends_ptr, out_ptr,
+    rows, bound,
     table_stride, weights_stride, out_stride, weight_scale, programs, per_program,
     HEADS: gl.constexpr, WINDOWED: gl.constexpr, KEYS_STRIDE: gl.constexpr, SCALES_STRIDE: gl.constexpr,
 ):  # fmt: skip
     """An equal share of all rows' pages, row after row: so neither unequal rows nor a wide table cost anything."""
-    left, row, spent = share_of_pages(starts_ptr, ends_ptr, rows, programs, per_program, WINDOWED)
+    left, row, spent = share_of_pages(starts_ptr, ends_ptr, rows, bound, programs, per_program, WINDOWED)
     query_memory = gl.allocate_shared_memory(gl.float8e5, [HEADS, 128], QUERY_MEMORY)
     sum_memory = gl.allocate_shared_memory(gl.float16, [8, HEADS], weight_memory(HEADS))
     queries, weights = query_memory.permute([1, 0]), sum_memory.permute([1, 0])
     words_at, scales_at = key_offsets()
     while left > 0:
-        end = gl.load(ends_ptr + row)
+        end = gl.minimum(gl.load(ends_ptr + row), bound)
         start = gl.load(starts_ptr + row) if WINDOWED else end * 0
         low_page = start // 64
         cost = cost_of(gl.where(start < end, (end + 63) // 64 - low_page, 0))
@@ -133,7 +145,7 @@ def rows_kernel(
 @gluon.jit(do_not_specialize=RUNTIME)
 def groups_kernel(
     query_ptr, query_scale_ptr, keys_ptr, scales_ptr, table_ptr, weights_ptr, sequences_ptr, starts_ptr, ends_ptr,
-    out_ptr, rows,
+    out_ptr, rows, bound,
     table_stride, weights_stride, out_stride, weight_scale, splits,
     HEADS: gl.constexpr, GROUP: gl.constexpr, WINDOWED: gl.constexpr,
     KEYS_STRIDE: gl.constexpr, SCALES_STRIDE: gl.constexpr,
@@ -165,7 +177,7 @@ def groups_kernel(
     own = gl.minimum(row0 + index, rows - 1)
     real = (index < GROUP) & (row0 + index < rows)
     sequences = gl.load(sequences_ptr + own)
-    ends = gl.where(real, gl.load(ends_ptr + own), 0)
+    ends = gl.where(real, gl.minimum(gl.load(ends_ptr + own), bound), 0)
     starts = gl.load(starts_ptr + own) if WINDOWED else ends * 0
     for lead in range(GROUP):
         sequence = gl.load(sequences_ptr + gl.minimum(row0 + lead, rows - 1))

@@ -95,7 +95,8 @@ def launch(
     if query.payload is None or query.scale is None:
         raise ArgumentError("query", "a query without payload or scale", "a packed FP4 query on the hopper backend")
     rows, heads = query.rows, query.heads
-    pages = min(-(-out.shape[1] // SPLIT64.page_slots), page_table.shape[1])
+    bound = min(out.shape[1], page_table.shape[1] * SPLIT64.page_slots)
+    pages = -(-bound // SPLIT64.page_slots)
     weights = weights.float() if weights.dtype == torch.float64 else weights
     tensors = (
         query.payload.view(torch.int32),
@@ -114,7 +115,7 @@ def launch(
         blocks = -(-rows // GROUP)
         splits = max(1, min(programs.groups * processors // blocks, pages))
         return groups_kernel[(blocks * splits,)](
-            *tensors, row_to_seq, opened, ends, out, rows, *numbers, splits,
+            *tensors, row_to_seq, opened, ends, out, rows, bound, *numbers, splits,
             GROUP=GROUP, WINDOWED=starts is not None, **constants, **options, maxnreg=GROUP_REGISTERS,
         )  # fmt: skip
     # A single row takes this kernel at any width, so that its time does not depend on the width.
@@ -122,11 +123,11 @@ def launch(
     if starts is None and (rows == 1 or rows * pages <= BRIEF_PAGES * wave):
         splits = max(1, min(wave // rows, pages))
         return brief_kernel[(rows * splits,)](
-            *tensors, ends, out, *numbers, splits, **constants, **options, maxnreg=BRIEF_REGISTERS
+            *tensors, ends, out, bound, *numbers, splits, **constants, **options, maxnreg=BRIEF_REGISTERS
         )  # fmt: skip
     count = max(1, min(int(programs.rows * processors), rows * pages))
     return rows_kernel[(count,)](
-        *tensors, opened, ends, out, rows, *numbers, count, 1 / count,
+        *tensors, opened, ends, out, rows, bound, *numbers, count, 1 / count,
         WINDOWED=starts is not None, **constants, **options, maxnreg=ROW_REGISTERS,
     )  # fmt: skip
 

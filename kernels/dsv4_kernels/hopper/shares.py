@@ -15,7 +15,6 @@ BLOCK = gl.constexpr(128)
 """Rows looked at at a time."""
 ROWS = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 
-
 COST = gl.constexpr(2)
 """What a row's first page costs more than others, in pages: its queries have to be unpacked."""
 
@@ -31,11 +30,11 @@ def cost_of(pages):
 
 
 @gluon.jit
-def costs(starts_ptr, ends_ptr, block, rows, WINDOWED: gl.constexpr):
+def costs(starts_ptr, ends_ptr, block, rows, bound, WINDOWED: gl.constexpr):
     """int32 [BLOCK]: what each row from `block` on costs, in pages."""
     row = block + gl.arange(0, BLOCK, ROWS)
     at = gl.minimum(row, rows - 1)
-    end = gl.where(row < rows, gl.load(ends_ptr + at), 0)
+    end = gl.where(row < rows, gl.minimum(gl.load(ends_ptr + at), bound), 0)
     start = gl.load(starts_ptr + at) if WINDOWED else end * 0
     return cost_of(gl.where(start < end, (end + 63) // 64 - start // 64, 0))
 
@@ -55,10 +54,10 @@ def share_of(total, programs, per_program):
 
 
 @gluon.jit
-def share_of_pages(starts_ptr, ends_ptr, rows, programs, per_program, WINDOWED: gl.constexpr):
+def share_of_pages(starts_ptr, ends_ptr, rows, bound, programs, per_program, WINDOWED: gl.constexpr):
     """What this program has to spend, and the row that it begins in and what of it went to programs before."""
     if rows <= BLOCK:
-        upto = gl.associative_scan(costs(starts_ptr, ends_ptr, 0, rows, WINDOWED), 0, plus)
+        upto = gl.associative_scan(costs(starts_ptr, ends_ptr, 0, rows, bound, WINDOWED), 0, plus)
         total = gl.max(upto, axis=0)
         share = share_of(total, programs, per_program)
         first = gl.program_id(0) * share
@@ -66,14 +65,14 @@ def share_of_pages(starts_ptr, ends_ptr, rows, programs, per_program, WINDOWED: 
     else:
         total = 0
         for block in range(0, rows, BLOCK):
-            total += gl.sum(costs(starts_ptr, ends_ptr, block, rows, WINDOWED), axis=0)
+            total += gl.sum(costs(starts_ptr, ends_ptr, block, rows, bound, WINDOWED), axis=0)
         share = share_of(total, programs, per_program)
         first = gl.program_id(0) * share
         row = 0
         skipped = 0
         before = 0
         for block in range(0, rows, BLOCK):
-            upto = before + gl.associative_scan(costs(starts_ptr, ends_ptr, block, rows, WINDOWED), 0, plus)
+            upto = before + gl.associative_scan(costs(starts_ptr, ends_ptr, block, rows, bound, WINDOWED), 0, plus)
             passed, cost = find(upto, first)
             row += passed
             skipped = gl.maximum(skipped, cost)

@@ -31,7 +31,7 @@ QUERY_COLUMNS = 128
 
 
 # A table of any width and any number of rows run the same compilation.
-@triton.jit(do_not_specialize=["rows", "stride_table", "stride_out", "splits"])
+@triton.jit(do_not_specialize=["rows", "bound", "stride_table", "stride_out", "splits"])
 def _logits_kernel(
     q_ptr,
     qs_ptr,
@@ -44,6 +44,7 @@ def _logits_kernel(
     ends_ptr,
     out_ptr,
     rows,
+    bound,
     payload_stride,
     scale_stride,
     stride_table,
@@ -74,7 +75,7 @@ def _logits_kernel(
     member = tl.arange(0, R)
     row = first + member
     live = row < rows
-    end = tl.load(ends_ptr + row, mask=live, other=0)
+    end = tl.minimum(tl.load(ends_ptr + row, mask=live, other=0), bound)
     start = tl.load(starts_ptr + row, mask=live, other=0) if WINDOWED else tl.zeros((R,), tl.int32)
     seq = tl.load(seq_ptr + row, mask=live, other=-1) if SHARED else row.to(tl.int32)
     live = live & (start < end)
@@ -165,6 +166,8 @@ def exact_logits(call: LogitsCall) -> Tensor:
     blocks = triton.cdiv(rows, group)
     on_gpu = pool.device.type == "cuda"
     programs = PROGRAMS_PER_PROCESSOR * _processors(pool.device) if on_gpu else INTERPRETER_PROGRAMS
+    # A length on the GPU cannot be checked before.
+    bound = min(call.max_seq_len, call.page_table.shape[1] * pool.spec.layout.page_slots)
     # The share of a program follows a row's own length, so its time does not depend on the width of the output.
     splits = max(1, min(programs // blocks, triton.cdiv(call.max_seq_len, TILE)))
     weights = call.float_weights
@@ -180,6 +183,7 @@ def exact_logits(call: LogitsCall) -> Tensor:
         call.lengths,
         out,
         rows,
+        bound,
         pool.payload_stride,
         pool.scale_stride,
         call.page_table.stride(0),

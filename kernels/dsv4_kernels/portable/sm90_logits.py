@@ -124,10 +124,10 @@ def load_tile(words_ptr, scale_ptr, page, payload_stride, scale_stride, slot):
 
 
 # A table of any width and any number of rows run the same compilation.
-@triton.jit(do_not_specialize=["rows", "stride_table", "stride_out", "splits"])
+@triton.jit(do_not_specialize=["rows", "bound", "stride_table", "stride_out", "splits"])
 def _kernel(
     q_ptr, qs_ptr, payload_ptr, scale_ptr, table_ptr, weights_ptr, seq_ptr, starts_ptr, ends_ptr, out_ptr,
-    rows, payload_stride, scale_stride, stride_table, stride_weights, stride_out, weight_scale, splits,
+    rows, bound, payload_stride, scale_stride, stride_table, stride_weights, stride_out, weight_scale, splits,
     HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, SCALE_COLUMNS: tl.constexpr, R: tl.constexpr,
     SHARED: tl.constexpr, WINDOWED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
@@ -138,7 +138,7 @@ def _kernel(
     member = tl.arange(0, 4)
     row = first + member
     live = (row < rows) & (member < R)
-    end = tl.load(ends_ptr + row, mask=live, other=0)
+    end = tl.minimum(tl.load(ends_ptr + row, mask=live, other=0), bound)
     start = tl.load(starts_ptr + row, mask=live, other=0) if WINDOWED else tl.zeros((4,), tl.int32)
     seq = tl.load(seq_ptr + row, mask=live, other=-1) if SHARED else row.to(tl.int32)
     live = live & (start < end)
@@ -231,6 +231,8 @@ def launch(call: LogitsCall, out: Tensor, processors: int, *, assembly: bool = T
     group = 1 if call.row_to_seq is None else max(1, min(4, COLUMNS // padded))
     size = min(c for c in PROGRAMS if c >= group * padded)
     blocks = triton.cdiv(rows, group)
+    # A length on the GPU cannot be checked before.
+    bound = min(call.max_seq_len, call.page_table.shape[1] * SPLIT64.page_slots)
     # The share of a program follows a row's own length, so its time does not depend on the width of the output.
     splits = max(1, min(PROGRAMS[size] * processors // blocks, triton.cdiv(call.max_seq_len, 64)))
     weights, pool = call.float_weights, call.pool
@@ -238,8 +240,8 @@ def launch(call: LogitsCall, out: Tensor, processors: int, *, assembly: bool = T
         payload, scale, pool.payload, pool.scale, call.page_table, weights,
         call.row_to_seq if call.row_to_seq is not None else call.lengths,
         call.starts if call.starts is not None else call.lengths, call.lengths, out,
-        rows, pool.payload_stride, pool.scale_stride, call.page_table.stride(0), weights.stride(0), out.stride(0),
-        call.weight_scale, splits,
+        rows, bound, pool.payload_stride, pool.scale_stride,
+        call.page_table.stride(0), weights.stride(0), out.stride(0), call.weight_scale, splits,
         HEADS=heads, HEADS_PADDED=padded, SCALE_COLUMNS=scale.shape[-1], R=group,
         SHARED=call.row_to_seq is not None, WINDOWED=call.starts is not None, ASSEMBLY=assembly,
         num_warps=4, num_stages=1, enable_fp_fusion=True, maxnreg=REGISTERS[size],
