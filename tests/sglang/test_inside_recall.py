@@ -6,6 +6,7 @@ makes its queries and scores them.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,14 @@ import torch
 from prometheus_client import CollectorRegistry, generate_latest
 from sglang.kernels.ops.attention.dsv4 import fp4_indexer_hip as hip
 from sglang.kernels.ops.attention.dsv4.compress import CompressorPrefillPlan
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.sampling.sampling_params import SamplingParams
 from torch import Tensor
 
 from dsv4_kernels import ops
 from dsv4_serve.engines.sglang.hooks import Hook, Hooks
-from dsv4_serve.engines.sglang.inside import exact, recall
+from dsv4_serve.engines.sglang.inside import exact, recall, recall_hooks
 from dsv4_serve.engines.sglang.inside.families import Families
 from dsv4_serve.engines.sglang.inside.recall import ShadowRecall
 from dsv4_serve.engines.sglang.inside.shadow_buffer import ShadowBuffer
@@ -28,24 +31,17 @@ from index_world import index_pool, int32, yarn_angles
 
 TOPK, PAGES = 16, 39
 HOOKS = (
-    Hook(recall.ADAPTER, "aiter_k_indexer_fp4_cache_write", recall._writing, "keys"),
-    Hook(recall.ADAPTER, "aiter_q_indexer_fp4", recall._querying, "queries"),
-    Hook(recall.ADAPTER, "aiter_fp4_paged_mqa_logits", recall._scoring, "scores"),
+    Hook(recall_hooks.ADAPTER, "aiter_k_indexer_fp4_cache_write", recall_hooks._writing, "keys"),
+    Hook(recall_hooks.ADAPTER, "aiter_q_indexer_fp4", recall_hooks._querying, "queries"),
+    Hook(recall_hooks.ADAPTER, "aiter_fp4_paged_mqa_logits", recall_hooks._scoring, "scores"),
 )
 
 
-class Request:
-    """As much of SGLang's request as tells its life."""
-
-    def __init__(self, rid: str, slot: int, tokens: int) -> None:
-        self.rid, self.req_pool_idx, self.origin_input_ids = rid, slot, [1] * tokens
-        self.output_ids: list[int] = []
-        self.finished_reason: object = None
-        self.to_finish: object = None
-        self.is_retracted = False
-
-    def finished(self) -> bool:
-        return self.finished_reason is not None
+def request(rid: str, slot: int, tokens: int) -> Req:
+    """SGLang's request of so many prompt tokens, in row `slot` of its request table."""
+    made = Req(rid, "", array("q", [1] * tokens), SamplingParams(max_new_tokens=1))
+    made.kv.req_pool_idx = slot
+    return made
 
 
 class Prompts:
@@ -61,26 +57,26 @@ class Prompts:
         tokens = (pages[:, :, None] * 256 + torch.arange(256)).flatten(1)
         self.pages, self.req_to_token = pages.int(), torch.cat([torch.zeros_like(tokens[:1]), tokens]).int()
         self.recall = ShadowRecall(self.pool, self.req_to_token, TOPK, layer=0, **({"one_in": 1} | options))
-        monkeypatch.setattr(recall, "_current", self.recall)
+        monkeypatch.setattr(recall_hooks, "_current", self.recall)
 
-    def step(self, *chunks: tuple[Request, int, int], corrupt: bool = False) -> None:
+    def step(self, *chunks: tuple[Req, int, int], corrupt: bool = False) -> None:
         """One prefill step of chunks (request, tokens before, tokens now); `corrupt` spoils the pool before scoring."""
         self.recall.begin(self.batch(*chunks))
         self.run(chunks, corrupt)
         self.recall.end()
 
     @staticmethod
-    def batch(*chunks: tuple[Request, int, int], mode: ForwardMode = ForwardMode.EXTEND) -> Any:
-        return SimpleNamespace(
+    def batch(*chunks: tuple[Req, int, int], mode: ForwardMode = ForwardMode.EXTEND) -> Any:
+        return ScheduleBatch(
             forward_mode=mode,
-            reqs=[request for request, _, _ in chunks],
+            reqs=[prompt for prompt, _, _ in chunks],
             prefix_lens=[prefix for _, prefix, _ in chunks],
             extend_lens=[count for _, _, count in chunks],
         )
 
-    def run(self, chunks: tuple[tuple[Request, int, int], ...], corrupt: bool = False) -> None:
+    def run(self, chunks: tuple[tuple[Req, int, int], ...], corrupt: bool = False) -> None:
         positions = torch.cat([torch.arange(prefix, prefix + count) for _, prefix, count in chunks])
-        requests = torch.cat([torch.full((count,), r.req_pool_idx) for r, _, count in chunks])
+        requests = torch.cat([torch.full((count,), r.kv.req_pool_idx) for r, _, count in chunks])
         self._write(positions, requests)
         if corrupt:
             for tensor in (self.index.index_k_payload_buffer[0].view(torch.uint8), self.index.index_k_scale_buffer[0]):
@@ -143,8 +139,8 @@ def _hooked() -> Iterator[None]:
 
 def test_a_sound_index_finds_most_keys_and_a_spoilt_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = Prompts(monkeypatch)
-    prompts.step((Request("a", 1, 400), 0, 400))
-    prompts.step((Request("b", 2, 400), 0, 400), corrupt=True)
+    prompts.step((request("a", 1, 400), 0, 400))
+    prompts.step((request("b", 2, 400), 0, 400), corrupt=True)
     sound, spoilt = prompts.measured
     assert 0.75 < sound <= 1
     # Of 100 keys 16 are chosen: a choice by chance finds a sixth.
@@ -154,8 +150,8 @@ def test_a_sound_index_finds_most_keys_and_a_spoilt_one_does_not(monkeypatch: py
 def test_keys_that_fp4_holds_exactly_are_all_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exact side over the keys of the pool itself, in the place of what was kept: nothing is lost then."""
     prompts = Prompts(monkeypatch)
-    request = Request("a", 1, 400)
-    prompts.recall.begin(prompts.batch((request, 0, 400)))
+    prompt = request("a", 1, 400)
+    prompts.recall.begin(prompts.batch((prompt, 0, 400)))
     from dsv4_kernels import aiter_tensors
 
     tensors = prompts.index.get_index_k_fp4_payload_buffer(0), prompts.index.get_index_k_fp4_scale_buffer(0)
@@ -177,16 +173,16 @@ def test_keys_that_fp4_holds_exactly_are_all_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(prompts.recall.buffer, "keys", stored)
     monkeypatch.setattr(prompts.recall, "_exact_query", stored_query)
-    prompts.run(((request, 0, 400),))
+    prompts.run(((prompt, 0, 400),))
     assert prompts.measured == [1.0]
 
 
 def test_kept_keys_are_normed_and_turned_but_not_rounded_to_fp4(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key of the buffer, rotated as the writer does, is the pool's key to within half a step of FP4."""
     prompts = Prompts(monkeypatch)
-    request = Request("a", 1, 400)
-    prompts.recall.begin(prompts.batch((request, 0, 400)))
-    prompts.run(((request, 0, 400),))
+    prompt = request("a", 1, 400)
+    prompts.recall.begin(prompts.batch((prompt, 0, 400)))
+    prompts.run(((prompt, 0, 400),))
     from dsv4_kernels import aiter_tensors
     from dsv4_kernels.reference.transform import hadamard
 
@@ -199,7 +195,7 @@ def test_kept_keys_are_normed_and_turned_but_not_rounded_to_fp4(monkeypatch: pyt
 
 def test_chunks_of_a_prompt_are_measured_over_all_keys_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = Prompts(monkeypatch)
-    first, other = Request("a", 1, 350), Request("b", 2, 200)
+    first, other = request("a", 1, 350), request("b", 2, 200)
     # The first chunk of "a" ends inside a key, and has fewer keys than are chosen.
     prompts.step((first, 0, 62))
     assert prompts.measured == []
@@ -213,7 +209,7 @@ def test_chunks_of_a_prompt_are_measured_over_all_keys_so_far(monkeypatch: pytes
 
 def test_a_prompt_with_a_prefix_hit_is_counted_and_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = Prompts(monkeypatch)
-    prompts.step((Request("a", 1, 400), 256, 144))
+    prompts.step((request("a", 1, 400), 256, 144))
     assert prompts.recall.outcomes == {"prefix_hit": 1}
     assert prompts.measured == []
     assert prompts.recall.buffer.places_free == recall.PLACES
@@ -225,8 +221,8 @@ def test_the_buffer_is_bounded_and_whoever_finds_no_room_is_counted(monkeypatch:
     prompts = Prompts(monkeypatch)
     size = prompts.recall.buffer.bytes
     assert size == (1024 // 4 + 1) * 256 + 40 * 64 * 4
-    prompts.step((Request("a", 1, 900), 0, 40), (Request("b", 2, 900), 0, 40))
-    prompts.step((Request("too long", 3, 1025), 0, 40))
+    prompts.step((request("a", 1, 900), 0, 40), (request("b", 2, 900), 0, 40))
+    prompts.step((request("too long", 3, 1025), 0, 40))
     assert prompts.recall.outcomes == {"no_room": 2}
     assert prompts.recall.buffer.bytes == size
 
@@ -235,11 +231,11 @@ def test_the_buffer_is_bounded_and_whoever_finds_no_room_is_counted(monkeypatch:
 def test_whoever_leaves_between_chunks_frees_the_place(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(recall, "PLACES", 1)
     prompts = Prompts(monkeypatch)
-    gone = Request("a", 1, 2000)
+    gone = request("a", 1, 2000)
     prompts.step((gone, 0, 200))
-    setattr(gone, how, True)
+    setattr(gone, how, True if how == "is_retracted" else FINISH_ABORT())
     # The pages of the one who left are another's now.
-    heir = Request("b", 1, 400)
+    heir = request("b", 1, 400)
     prompts.step((heir, 0, 400))
     assert prompts.recall.outcomes == {"left": 1, "sampled": 1}
     assert len(prompts.measured) == 2
@@ -248,7 +244,7 @@ def test_whoever_leaves_between_chunks_frees_the_place(monkeypatch: pytest.Monke
 
 def test_decode_steps_sample_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = Prompts(monkeypatch)
-    prompts.recall.begin(prompts.batch((Request("a", 1, 400), 399, 1), mode=ForwardMode.DECODE))
+    prompts.recall.begin(prompts.batch((request("a", 1, 400), 399, 1), mode=ForwardMode.DECODE))
     assert prompts.recall.outcomes == {}
     prompts.recall.end()
     assert prompts.recall.buffer.places_free == recall.PLACES
@@ -257,26 +253,40 @@ def test_decode_steps_sample_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_step_that_ran_where_no_key_was_seen_ends_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prefill inside a captured graph runs no Python, so its keys were not kept."""
     prompts = Prompts(monkeypatch)
-    prompts.recall.begin(prompts.batch((Request("a", 1, 2000), 0, 800)))
+    prompts.recall.begin(prompts.batch((request("a", 1, 2000), 0, 800)))
     prompts.recall.end()
     assert prompts.recall.outcomes == {"unseen": 1}
     assert prompts.recall.buffer.places_free == recall.PLACES
 
 
+def test_a_measurement_that_fails_ends_and_serving_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = Prompts(monkeypatch)
+    monkeypatch.setattr(exact, "scores", lambda *arguments: 1 / 0)
+    prompts.step((request("a", 1, 400), 0, 400))
+    assert prompts.recall.outcomes["failed"] == 1
+    assert "shadow recall measures nothing any more" in caplog.text
+    seen = dict(prompts.recall.outcomes)
+    scheduled = recall_hooks._stepping(lambda scheduler, batch: "ran")
+    assert scheduled(None, prompts.batch((request("b", 2, 400), 0, 400))) == "ran"
+    assert prompts.recall.outcomes == seen
+
+
 def test_one_in_so_many_prompts_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = Prompts(monkeypatch, one_in=3)
     for number in range(6):
-        prompts.step((Request(str(number), 1, 40), 0, 40))
+        prompts.step((request(str(number), 1, 40), 0, 40))
     assert prompts.recall.outcomes == {"sampled": 2}
 
 
 def test_what_was_measured_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = Prompts(monkeypatch)
-    prompts.step((Request("a", 1, 400), 0, 400))
+    prompts.step((request("a", 1, 400), 0, 400))
     registry = CollectorRegistry()
     families = Families({"replica": "0.0", "pp_rank": "0", "tp_rank": "0"}, registry)
     for _ in range(2):
-        recall.publish(families)
+        recall_hooks.publish(families)
     text = generate_latest(registry).decode()
     ranks = 'pp_rank="0",replica="0.0",tp_rank="0"'
     assert f"dsv4_indexer_recall_count{{{ranks}}} 1.0" in text
@@ -287,11 +297,11 @@ def test_what_was_measured_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_it_is_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(recall.TOGGLE, raising=False)
-    assert not recall.enabled()
-    assert recall.HOOKS == ()
-    monkeypatch.setenv(recall.TOGGLE, "1")
-    assert recall.enabled()
+    monkeypatch.delenv(recall_hooks.TOGGLE, raising=False)
+    assert not recall_hooks.enabled()
+    assert recall_hooks.HOOKS == ()
+    monkeypatch.setenv(recall_hooks.TOGGLE, "1")
+    assert recall_hooks.enabled()
 
 
 def test_a_slot_that_nobody_owns_writes_where_nobody_reads() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsv4_serve.engines.sglang.hooks import Function, Hook
-from dsv4_serve.engines.sglang.inside import health, recall, scoring, work
+from dsv4_serve.engines.sglang.inside import health, recall_hooks, scoring, work
 from dsv4_serve.engines.sglang.inside.families import COMPILES, Families, ranks
 from dsv4_serve.engines.sglang.inside.regions import Region, device_regions, host_regions
 
@@ -56,7 +56,7 @@ class Publisher:
         self._families.counter("dsv4_nonfinite_logits_total", health.non_finite.total())
         self._families.counter(COMPILES, health.compiles.total())
         self._timing()
-        recall.publish(self._families)
+        recall_hooks.publish(self._families)
 
     def _paths(self, done: work.Work) -> None:
         """What scored keys last in each phase is 1, what did before is 0."""
@@ -130,6 +130,6 @@ HOOKS: tuple[Hook, ...] = (
     *work.HOOKS,
     *scoring.HOOKS,
     *health.HOOKS,
-    *recall.HOOKS,
+    *recall_hooks.HOOKS,
     Hook("sglang.srt.managers.scheduler", "Scheduler.__init__", _publishing, "exports the index path", needed=True),
 )

@@ -11,22 +11,16 @@ not sampled costs a look at a list. Only the first tensor rank measures.
 
 from __future__ import annotations
 
-import os
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
 from dsv4_serve.engines.sglang.inside import exact
 from dsv4_serve.engines.sglang.inside.shadow_buffer import RATIO, ShadowBuffer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsv4_serve.engines.sglang.inside.families import Families
-
-TOGGLE = "DSV4_SHADOW_RECALL"
-ADAPTER = "sglang.kernels.ops.attention.dsv4.fp4_indexer_hip"
 PLACES, TOKENS, ONE_IN = 4, 65536, 16
 """Prompts at a time, tokens of the longest, and one in how many prompts is sampled."""
 
@@ -66,6 +60,7 @@ class ShadowRecall:
         self._query: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self._scored = 0
         self._seen = False
+        self.failed = False
 
     def begin(self, batch: Any) -> None:
         """A step is about to run: let go who left, take on who begins, and say where the step's keys will lie."""
@@ -106,7 +101,7 @@ class ShadowRecall:
             return
         first, last = prefix // RATIO, (prefix + count) // RATIO
         ends = torch.arange(first, last, device=self._req_to_token.device) * RATIO + RATIO - 1
-        slots = self._req_to_token[sampled.request.req_pool_idx, ends].long() // RATIO
+        slots = self._req_to_token[sampled.request.kv.req_pool_idx, ends].long() // RATIO
         self.buffer.own(sampled.place, first, slots)
         sampled.slots = slots if sampled.slots is None else torch.cat([sampled.slots, slots])
         sampled.tokens = prefix + count
@@ -161,111 +156,3 @@ class ShadowRecall:
         q, cos, sin, positions = self._query
         at = positions[row].long()
         return exact.rope(q[row].float(), cos[at].float(), sin[at].float())
-
-
-_current: ShadowRecall | None = None
-
-
-def enabled() -> bool:
-    """Whether DSV4_SHADOW_RECALL is set in this process."""
-    return os.environ.get(TOGGLE, "0") == "1"
-
-
-def start(scheduler: Any) -> None:
-    """Sample the prompts of a scheduler from now on, if its model has a C4 index in FP4 and it is the first rank."""
-    global _current
-    from sglang.srt.runtime_context import get_parallel
-
-    pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
-    index = getattr(pool, "index_pools", {}).get(RATIO)
-    if index is None or not index.uses_aiter_fp4_layout or get_parallel().attn_tp_rank:
-        return
-    layer = next(n for n, ratio in enumerate(pool.compression_ratios) if ratio == RATIO)
-    topk = scheduler.model_config.hf_text_config.index_topk
-    use(ShadowRecall(pool, scheduler.req_to_token_pool.req_to_token, topk, layer=layer))
-
-
-def use(recall: ShadowRecall | None) -> None:
-    """Measure with `recall` in this process; None stops."""
-    global _current
-    _current = recall
-
-
-def publish(families: Families) -> None:
-    """Export what was measured; waits for the device."""
-    if _current is None:
-        return
-    families.gauge("dsv4_indexer_recall_buffer_bytes", _current.buffer.bytes)
-    for outcome, count in _current.outcomes.items():
-        families.counter("dsv4_indexer_recall_requests_total", count, outcome=outcome)
-    while _current.measured:
-        families.observe("dsv4_indexer_recall", float(_current.measured.popleft()))
-
-
-def _stepping(run_batch: Function) -> Function:
-    def stepped(scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        if _current is None:
-            return run_batch(scheduler, batch, *args, **kwargs)
-        _current.begin(batch)
-        result = run_batch(scheduler, batch, *args, **kwargs)
-        _current.end()
-        return result
-
-    return stepped
-
-
-def _writing(write: Function) -> Function:
-    """`aiter_k_indexer_fp4_cache_write(...)`."""
-
-    def written(**launch: Any) -> Any:
-        if _current is not None:
-            norm = launch["norm_weight"], launch["norm_epsilon"], launch["cos"], launch["sin"]
-            _current.keys_written(launch["k_payload"], launch["k"], launch.get("write_metadata"), norm)
-        return write(**launch)
-
-    return written
-
-
-def _querying(quantize: Function) -> Function:
-    """`aiter_q_indexer_fp4(q, cos, sin, positions)`."""
-
-    def made(q: Any, cos: Any, sin: Any, positions: Any) -> Any:
-        if _current is not None:
-            _current.query_made(q, cos, sin, positions)
-        return quantize(q, cos, sin, positions)
-
-    return made
-
-
-def _scoring(score: Function) -> Function:
-    """`aiter_fp4_paged_mqa_logits(...)`."""
-
-    def scored(**launch: Any) -> Any:
-        logits = score(**launch)
-        if _current is not None:
-            _current.scored(launch["k_payload"], launch["weights"], logits)
-        return logits
-
-    return scored
-
-
-def _starting(init: Function) -> Function:
-    def started(scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        init(scheduler, *args, **kwargs)
-        start(scheduler)
-
-    return started
-
-
-SCHEDULER = "sglang.srt.managers.scheduler"
-HOOKS: tuple[Hook, ...] = (
-    (
-        Hook(SCHEDULER, "Scheduler.__init__", _starting, "shadow recall: makes the buffer", needed=True),
-        Hook(SCHEDULER, "Scheduler.run_batch", _stepping, "shadow recall: follows sampled prompts", needed=True),
-        Hook(ADAPTER, "aiter_k_indexer_fp4_cache_write", _writing, "shadow recall: keeps exact keys", needed=True),
-        Hook(ADAPTER, "aiter_q_indexer_fp4", _querying, "shadow recall: keeps exact queries", needed=True),
-        Hook(ADAPTER, "aiter_fp4_paged_mqa_logits", _scoring, "shadow recall: compares selections", needed=True),
-    )
-    if enabled()
-    else ()
-)
