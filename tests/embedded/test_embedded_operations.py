@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import dsv4_kernels
 import dsv4_serve.engines.embedded
+from dsv4_serve.engines.embedded.build import build
+from dsv4_serve.engines.embedded.info import kernels_in_use
+from dsv4_serve.engines.embedded.options import EngineOptions
 
 ENGINE = Path(dsv4_serve.engines.embedded.__file__).parent
 BACKENDS = ("reference", "portable", "gfx950", "hopper", "aiter_backend", "kernel_store", "hip_module", "aot")
@@ -47,3 +53,13 @@ def test_scoring_and_selection_go_through_ops() -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ops"
     }
     assert {"write_index_keys", "quantize_query", "paged_logits", "topk"} <= called
+
+
+def test_kernels_compiled_for_a_gpu_are_not_loaded_on_a_cpu_and_that_is_said(
+    tiny_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = EngineOptions(tiny_dir, "tiny", max_total_tokens=4096, context_length=1024, kernels_dir=Path("/no/such"))
+    with caplog.at_level(logging.INFO, logger="dsv4_serve"):
+        build(options)
+    assert "/no/such: kernels compiled for a GPU are not loaded, this engine computes on the CPU" in caplog.text
+    assert kernels_in_use(options) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from dsv4_kernels import backends
+from dsv4_kernels.registry import LogitsShape
 
 from .config import ModelConfig, load_model_config
 from .linear import check_row_invariance, padded
@@ -16,6 +18,8 @@ from .model import Model
 from .options import EngineOptions, OptionError
 from .pools import CachePools
 from .weights import load_weights
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -56,12 +60,22 @@ def build(options: EngineOptions) -> Built:
     if options.device == "cpu":
         check_row_invariance({(w.shape[0], w.shape[1]) for w in weights.values() if w.dim() == 2})
     clock.done("weights")
-    backends.activate(torch.device(options.device))
+    _activate_kernels(config, options)
     clock.done("kernels")
     with tensors_on(options.device):
         model = Model(weights, config, options, CachePools(config, options, length), length)
     clock.done("pools")
     return Built(config, length, model, clock.phases)
+
+
+def _activate_kernels(config: ModelConfig, options: EngineOptions) -> None:
+    """Head weights are float32 here. A CPU has its own backend: it says so and leaves the compiled kernels alone."""
+    compiled = options.kernels_dir
+    if compiled is not None and options.device == "cpu":
+        log.info("%s: kernels compiled for a GPU are not loaded, this engine computes on the CPU", compiled)
+        compiled = None
+    shapes = (LogitsShape(config.index_n_heads, float_weights=True),)
+    backends.activate(torch.device(options.device), shapes=shapes, compiled_kernels=compiled)
 
 
 def context_length(config: ModelConfig, options: EngineOptions) -> int:
