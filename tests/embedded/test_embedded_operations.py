@@ -11,6 +11,7 @@ import pytest
 
 import dsv4_kernels
 import dsv4_serve.engines.embedded
+from dsv4_kernels import ops
 from dsv4_serve.engines.embedded.build import build
 from dsv4_serve.engines.embedded.info import kernels_in_use
 from dsv4_serve.engines.embedded.options import EngineOptions
@@ -45,14 +46,14 @@ def test_the_names_that_are_kept_from_it_exist() -> None:
 
 
 def test_scoring_and_selection_go_through_ops() -> None:
-    """The indexer calls these and no other function of the kernels."""
-    tree = ast.parse((ENGINE / "indexer.py").read_text())
+    """What the engine calls of `ops`, which is all that it calls of the kernels on keys, queries and logits."""
     called = {
         node.attr
-        for node in ast.walk(tree)
+        for path in ENGINE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ops"
     }
-    assert {"write_index_keys", "quantize_query", "paged_logits", "topk"} <= called
+    assert {"write_index_keys", "quantize_query", "paged_logits", "topk"} <= called <= set(ops.__all__)
 
 
 def test_kernels_compiled_for_a_gpu_are_not_loaded_on_a_cpu_and_that_is_said(
