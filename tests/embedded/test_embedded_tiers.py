@@ -17,7 +17,7 @@ import torch
 from dsv4_serve.engines.embedded.engine import AsyncEngine
 from dsv4_serve.engines.embedded.options import EngineOptions, OptionError
 from dsv4_serve.engines.embedded.prefix_key import ROOT, prefix_key
-from dsv4_serve.engines.embedded.request import SamplingParams
+from dsv4_serve.engines.embedded.request import EngineError, SamplingParams
 from dsv4_serve.engines.embedded.tiers.io_thread import MAX_WAITING_WRITES
 from dsv4_serve.engines.embedded.tiers.page_group import PageGroup
 from embedded.engine_harness import GREEDY, LogitsTap, complete, run, running_engine, tokens
@@ -262,6 +262,39 @@ def test_a_disk_that_cannot_follow_costs_pages_not_time(tiny_dir: Path, tmp_path
                 await complete(engine, prompt(600, seed=16), SamplingParams(max_tokens=1))
                 assert sample(engine, "dsv4_kv_unsaved_pages_total", reason="busy") == 2
             assert (await waiting)[0].cached_tokens == 256
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("policy", ["write_through", "write_back"])
+def test_a_page_with_a_nan_is_not_kept_in_any_tier(tiny_dir: Path, tmp_path: Path, policy: Any) -> None:
+    """As after a fault of a device: the request fails, and the next one with its prefix is right, restart or not."""
+
+    async def scenario() -> None:
+        options: dict[str, Any] = {**SMALL, "disk_dir": tmp_path, "write_policy": policy}
+        ask = prompt(600, seed=17)
+        async with running_engine(tiny_dir, **options) as engine:
+            await complete(engine, prompt(600, seed=18), EXACT)
+            forward = engine.model.forward
+
+            def spoiled(batch: Any) -> torch.Tensor:
+                logits = forward(batch)
+                page = batch.segments[0].pages[:1]
+                for pages in engine.model.pools.entries.values():
+                    pages.write(page * pages.rows_per_page, torch.full((1, 512), torch.nan))
+                return logits * float("nan")
+
+            engine.model.forward = spoiled  # type: ignore[method-assign, assignment]
+            with pytest.raises(EngineError, match="non-finite logits"):
+                await complete(engine, ask, EXACT)
+            engine.model.forward = forward  # type: ignore[method-assign]
+            right = exactly(await complete(engine, ask, EXACT))
+            assert sum(cached_by_tier(engine).values()) == 0
+        async with running_engine(tiny_dir, **options) as engine:
+            assert exactly(await complete(engine, ask, EXACT)) == right
+            assert cached_by_tier(engine)["disk"] == 512
+        async with running_engine(tiny_dir, prefix_cache=False) as engine:
+            assert exactly(await complete(engine, ask, EXACT)) == right
 
     run(scenario())
 

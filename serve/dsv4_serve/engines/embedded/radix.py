@@ -129,6 +129,13 @@ class RadixCache:
             count += 1
         return count
 
+    def discard(self, nodes: Sequence[Node]) -> None:
+        """Throw away the last of these nodes, and those before it, as far as nobody holds or continues them."""
+        for node in reversed(nodes):
+            if node.users or node.children:
+                break
+            self._remove(node)
+
     @property
     def evictable_pages(self) -> int:
         """Pages that no running request holds (directly or through a deeper one). Any thread may read it."""
@@ -151,12 +158,13 @@ class RadixCache:
         leaves = [node for node in self.nodes() if not node.children and node.users == 0]
         if not leaves:
             return False
-        self._remove(min(leaves, key=lambda node: node.used_at))
+        oldest = min(leaves, key=lambda node: node.used_at)
+        self._on_loss(oldest)
+        self._remove(oldest)
         return True
 
     def _remove(self, node: Node) -> None:
         assert node.parent is not None
-        self._on_loss(node)
         self._drop_tail(node)
         self._pools.pages.give(node.page)
         self._unheld -= 1

@@ -213,14 +213,21 @@ class Scheduler:
         self._advance(request, max(request.computed, request.length - 1))
         if emission.draft and emission.outputs:
             self._statistics.verified(len(emission.draft), len(emission.outputs))
+        nodes = request.nodes
         if emission.finished:
             self._stop_running(request)
         for output in emission.outputs:
             self._statistics.generated(request)
             request.sink(output)
         if emission.failed:
-            self._statistics.nonfinite()
-            request.sink(EngineError("the model produced non-finite logits for this request"))
+            self._fail(request, nodes)
+
+    def _fail(self, request: Request, nodes: list[Node]) -> None:
+        """A page may hold what made its logits non-finite: the next request with this prefix computes it anew."""
+        self._cache.discard(nodes)
+        self._tiers.discard(nodes)
+        self._statistics.nonfinite()
+        request.sink(EngineError("the model produced non-finite logits for this request"))
 
     def _stop_running(self, request: Request) -> None:
         """Give back the slot and pages of a running request; its full pages stay cached."""

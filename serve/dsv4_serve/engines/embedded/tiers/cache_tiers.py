@@ -7,7 +7,7 @@ copies it down when the tier above gives it up, and on a clean stop: fewer copie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,7 +64,9 @@ class CacheTiers:
         """OptionError for sizes too small for one page group and for a directory that cannot be used."""
         self._counters, self._write_back = counters, options.write_policy == "write_back"
         self.copier = PageCopier(pools)
-        self.host, self._disk, self.io = None, None, None
+        self.host: HostTier | None = None
+        self._disk: DiskTier | None = None
+        self.io: IoThread | None = None
         if not options.hicache:
             return
         groups = _host_groups(options, pools, self.copier)
@@ -76,9 +78,6 @@ class CacheTiers:
             self._disk_limit = options.disk_bytes
             self._disk = DiskTier(options.disk_dir, room, fingerprint(), self.copier.sizes, counters)
             self.io = IoThread(self._disk, wake)
-
-    host: HostTier | None
-    io: IoThread | None
 
     def where(self, prefix: bytes) -> Tier | None:
         """The nearest tier that has a page group."""
@@ -106,6 +105,14 @@ class CacheTiers:
         """A group came from the disk: the host tier, being nearer, keeps it, too."""
         if self.host is not None and self.host.put(group):
             self._counters.stored("host")
+
+    def discard(self, nodes: Sequence[Node]) -> None:
+        """These pages gave numbers that are none: no tier may bring them back."""
+        for node in nodes:
+            if self.host is not None:
+                self.host.discard(node.prefix)
+            if self.io is not None:
+                self.io.discard(node.prefix)
 
     def usage(self) -> list[TierUsage]:
         """What the tiers hold, nearest first."""

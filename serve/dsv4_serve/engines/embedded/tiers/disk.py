@@ -90,6 +90,12 @@ class DiskTier:
         self.ledger.touch([prefix])
         return group
 
+    def discard(self, prefix: bytes) -> None:
+        """Forget a group, if it is here."""
+        entry = self.ledger.get(prefix)
+        if entry is not None:
+            self._strike(entry)
+
     def close(self) -> None:
         """Write the index in order of last use and let the directory go."""
         try:
@@ -117,7 +123,8 @@ class DiskTier:
             path.unlink(missing_ok=True)
             raise
         self.ledger.add(entry)
-        self._index.rewrite_if_long(self.ledger.entries())
+        if self._index.is_long(len(self.ledger)):
+            self._index.rewrite(self.ledger.entries())
 
     def _read(self, entry: Entry) -> bytes:
         try:
@@ -139,6 +146,9 @@ class DiskTier:
     def _refuse(self, entry: Entry, reason: Reason, what: str) -> None:
         self._counters.refused(reason)
         log.warning("disk cache: page %s is not used: %s", entry.prefix.hex()[:16], what)
+        self._strike(entry)
+
+    def _strike(self, entry: Entry) -> None:
         try:
             self._drop(entry)
         except OSError as error:

@@ -53,6 +53,12 @@ class HostTier:
         self.ledger.touch([prefix])
         return self._view(entry)
 
+    def discard(self, prefix: bytes) -> None:
+        """Forget a group, if it is here."""
+        if self.ledger.remove(prefix) is not None:
+            self._free.append(self._place.pop(prefix))
+            del self._tokens[prefix]
+
     def groups_kept(self) -> list[PageGroup]:
         """Every group as views, least recently used first."""
         return [self._view(entry) for entry in self.ledger.entries()]
@@ -66,6 +72,4 @@ class HostTier:
     def _make_room(self) -> None:
         while (victim := self.ledger.victim()) is not None:
             self._on_eviction(self._view(victim))
-            self.ledger.remove(victim.prefix)
-            self._free.append(self._place.pop(victim.prefix))
-            del self._tokens[victim.prefix]
+            self.discard(victim.prefix)

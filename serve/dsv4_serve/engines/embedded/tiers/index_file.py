@@ -50,11 +50,9 @@ class IndexFile:
         """Write down that an entry's file goes."""
         self._append(_line({"prefix": prefix.hex()}))
 
-    def rewrite_if_long(self, entries: Iterable[Entry]) -> None:
-        """Write the journal anew when most of its lines are history."""
-        kept = list(entries)
-        if self._lines > 2 * len(kept) + REWRITE_AT:
-            self.rewrite(kept)
+    def is_long(self, entries: int) -> bool:
+        """Whether most of its lines are history, so that it should be written anew."""
+        return self._lines > 2 * entries + REWRITE_AT
 
     def rewrite(self, entries: Iterable[Entry]) -> None:
         """Replace the journal by one of these entries, least recently used first."""

@@ -36,6 +36,7 @@ class IoThread:
     def __init__(self, disk: DiskTier, on_done: Callable[[], None]) -> None:
         self._disk, self._on_done = disk, on_done
         self._reads: deque[Fetch] = deque()
+        self._discards: deque[bytes] = deque()
         self._writes: OrderedDict[bytes, PageGroup] = OrderedDict()
         self._changed = threading.Condition()
         self._busy = self._stopping = self._failed = False
@@ -71,10 +72,17 @@ class IoThread:
                 self._changed.notify_all()
         return fetch
 
+    def discard(self, prefix: bytes) -> None:
+        """Have a group forgotten, before anything else."""
+        with self._changed:
+            self._writes.pop(prefix, None)
+            self._discards.append(prefix)
+            self._changed.notify_all()
+
     def drain(self) -> None:
         """Wait until everything that was asked for is done."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failed or not (self._reads or self._writes or self._busy))
+            self._changed.wait_for(lambda: self._failed or not (self._work or self._busy))
 
     def stop(self) -> None:
         """Finish what waits, then close the disk tier."""
@@ -82,6 +90,10 @@ class IoThread:
             self._stopping = True
             self._changed.notify_all()
         self._thread.join()
+
+    @property
+    def _work(self) -> bool:
+        return bool(self._discards or self._reads or self._writes)
 
     def _run(self) -> None:
         try:
@@ -95,17 +107,20 @@ class IoThread:
             self._disk.release()
 
     def _step(self) -> bool:
-        """One read or write; False when there is nothing left and the thread is to stop."""
+        """One thing that waits; False when there is nothing left and the thread is to stop."""
         with self._changed:
             self._busy = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._reads or self._writes or self._stopping)
-            if not (self._reads or self._writes):
+            self._changed.wait_for(lambda: self._work or self._stopping)
+            if not self._work:
                 return False
             self._busy = True
-            fetch = self._reads.popleft() if self._reads else None
-            group = None if fetch else next(iter(self._writes.values()))
-        if fetch is not None:
+            discarded = self._discards.popleft() if self._discards else None
+            fetch = self._reads.popleft() if self._reads and discarded is None else None
+            group = next(iter(self._writes.values())) if discarded is None and fetch is None else None
+        if discarded is not None:
+            self._disk.discard(discarded)
+        elif fetch is not None:
             self._read(fetch)
         elif group is not None:
             self._disk.put(group)
