@@ -79,16 +79,15 @@ def test_a_replay_counts_what_the_capture_launched(graphs: FullCudaGraphBackend)
     world = IndexWorld(LENGTHS)
     with grown() as captured:
         graphs.capture_one("two requests", lambda: decode(world))
-    # Two forwards warm up; the third is recorded and does not run.
-    assert captured.launches[DECODE] == 2
-    assert captured.rows[ROWS] == 4
+    # Two forwards warm up, the third is recorded.
+    assert captured.launches[DECODE] == 3
+    assert captured.rows[ROWS] == 6
     with grown() as replayed:
         for _ in range(5):
             graphs.replay("two requests", None)
     assert Graph.replays == 5
     assert replayed.launches[DECODE] == 5
     assert replayed.rows[ROWS] == 10
-    assert all(count >= 0 for count in replayed.launches.values())
 
 
 def test_what_runs_in_python_during_a_replay_counts_once(graphs: FullCudaGraphBackend) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,7 +112,7 @@ def _run(publisher: Publisher) -> None:
             if repr(error) not in told:
                 told.add(repr(error))
                 log.exception("metrics of the index path are not up to date")
-        threading.Event().wait(SECONDS)
+        time.sleep(SECONDS)
 
 
 def _publishing(init: Function) -> Function:

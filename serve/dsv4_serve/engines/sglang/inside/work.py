@@ -28,7 +28,8 @@ class Work:
     rows: Counter[Rows] = field(default_factory=Counter)
 
     def __sub__(self, other: Work) -> Work:
-        return Work(_difference(self.launches, other.launches), _difference(self.rows, other.rows))
+        """What is here and not in `other`; never less than nothing, so that totals only grow."""
+        return Work(self.launches - other.launches, self.rows - other.rows)
 
     def times(self, count: int) -> Work:
         launches = {key: n * count for key, n in self.launches.items()}
@@ -37,10 +38,6 @@ class Work:
     def add(self, other: Work) -> None:
         self.launches.update(other.launches)
         self.rows.update(other.rows)
-
-
-def _difference(a: Counter[Any], b: Counter[Any]) -> Counter[Any]:
-    return Counter({key: a[key] - b[key] for key in a.keys() | b.keys() if a[key] != b[key]})
 
 
 _lock = threading.Lock()
@@ -66,7 +63,7 @@ def in_python() -> Work:
 
 
 def total() -> Work:
-    """All that ran on the device since the process started."""
+    """All launches since the process started. A capture counts as one, though it only records."""
     found = in_python()
     with _lock:
         found.add(_replayed)
@@ -94,8 +91,6 @@ def _capturing(capture_one: Function) -> Function:
             # What an earlier graph of this key launched stays counted.
             _replayed.add(_graphs.get(key, Work()).times(_replays.pop(key, 0)))
             _graphs[key] = last
-            # A capture records and does not run.
-            _replayed.add(Work() - last)
         return result
 
     return capture
