@@ -139,11 +139,15 @@ def plan(
 def selftest_verb(
     toggles: dict[str, str],
     probe: Annotated[list[str] | None, typer.Option(help="run this probe; repeatable, all by default")] = None,
+    url: Annotated[str | None, typer.Option(help="probe the server there, by HTTP, whatever engine it has")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="with --url: file with an API key")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON; progress goes to the other stream")] = False,
 ) -> int:
     """Find silent errors: index bytes, answers, needles, cold against cached, non-finite logits."""
-    from dsv4_serve.selftest_command import run_selftest
+    from dsv4_serve.selftest_command import run_selftest, run_url_selftest
 
+    if url is not None:
+        return run_url_selftest(toggles, url, key_file, probe or [], as_json)
     return run_selftest(toggles, probe or [], as_json)
 
 

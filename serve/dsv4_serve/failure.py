@@ -17,6 +17,7 @@ Cause = Literal[
     "reported_dead",
     "slow_start",
     "not_effective",
+    "selftest_failed",
     "port_in_use",
     "disk_full",
     "weights_unreadable",

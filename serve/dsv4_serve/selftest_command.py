@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import typer
 
 from dsv4_serve.errors import UsageError
 from dsv4_serve.models import prepare_model
 from dsv4_serve.plan import make_plan
+from dsv4_serve.selftest.outcome import Outcome
 
 POOL_TOKENS = 4096
 """Small, so that a flood takes seconds; a longer context gets a pool that holds it once."""
@@ -19,12 +22,14 @@ POOL_TOKENS = 4096
 def run_selftest(toggles: dict[str, str], probes: list[str], as_json: bool) -> int:
     """Print each outcome; 0 when no probe failed."""
     from dsv4_serve.engines.embedded.options import EngineOptions
-    from dsv4_serve.selftest.outcome import Outcome
     from dsv4_serve.selftest.run import chosen, selftest
 
     profile = make_plan(os.environ, toggles).profile
     if profile.engine.name != "embedded":
-        raise UsageError(f"profile {profile.name}: its engine is {profile.engine.name!r}; accepted is 'embedded'")
+        engine = profile.engine.name
+        raise UsageError(
+            f"profile {profile.name}: its engine is {engine!r}; accepted is 'embedded'; --url probes a server"
+        )
     chosen(probes)
     options = EngineOptions(
         model_path=prepare_model(profile.model),
@@ -35,10 +40,22 @@ def run_selftest(toggles: dict[str, str], probes: list[str], as_json: bool) -> i
         max_running_requests=16,
         context_length=profile.model.context_length,
     )
+    return _report(selftest(options, profile.trained, probes, _begins), as_json)
 
+
+def run_url_selftest(toggles: dict[str, str], url: str, key_file: Path | None, probes: list[str], as_json: bool) -> int:
+    """The same for a server at `url`; the profile says whether its weights are trained."""
+    from dsv4_serve.selftest.by_url import probe_url
+
+    profile = make_plan(os.environ, toggles).profile
+    key = None if key_file is None else key_file.read_text().strip()
+    return _report(probe_url(url.rstrip("/"), key, profile.trained, probes), as_json)
+
+
+def _report(probed: AsyncIterator[Outcome], as_json: bool) -> int:
     async def every() -> list[Outcome]:
         outcomes = []
-        async for outcome in selftest(options, profile.trained, probes, _begins):
+        async for outcome in probed:
             outcomes.append(outcome)
             typer.echo(outcome.line, err=as_json)
         return outcomes

@@ -12,6 +12,7 @@ from dsv4_serve.failure import Cause, Failure
 from dsv4_serve.front import Front
 from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.logs import log
+from dsv4_serve.startup_selftest import run_startup_selftest
 
 BOOT = "engine_boot"
 POLL_SECONDS = 0.1
@@ -29,7 +30,8 @@ class EngineNotReadyError(Exception):
 async def bring_up(front: Front) -> None:
     """Wait for the engine's health, hold what it runs against what was asked, then wait for its first generation.
 
-    EngineNotReadyError when that takes too long, or when something that was asked for is not in effect.
+    Where the profile asks for it, the self-test follows. EngineNotReadyError when that takes too long or fails, or when
+    something that was asked for is not in effect.
     """
     adapter, client, lifecycle, limit = front.adapter, front.client, front.lifecycle, front.settings.startup_seconds
     end = time.monotonic() + limit
@@ -40,6 +42,11 @@ async def bring_up(front: Front) -> None:
     last = await _until_generated(adapter, client, end)
     if last is not None:
         raise EngineNotReadyError("slow_start", f"not ready after {limit:g} s: {last}")
+    if front.settings.profile.selftest:
+        lifecycle.begin("selftest", "the engine answers its self-test")
+        failed = await run_startup_selftest(front, max(0.0, end - time.monotonic()))
+        if failed is not None:
+            raise EngineNotReadyError("selftest_failed", f"the self-test failed: {failed}")
     await _until_company_ready(front, end)
     lifecycle.set_ready()
     for phase in lifecycle.phases():

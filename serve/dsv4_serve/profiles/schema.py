@@ -86,6 +86,7 @@ class Profile(Part):
     flags: dict[str, str | int | bool] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     trained: bool
+    selftest: bool = False
     verified: Verified | None = None
     unverified: Unverified | None = None
 

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
+from dsv4_serve.selftest.documents import NEEDLE_DEPTH, as_text, document
 from dsv4_serve.selftest.outcome import NotRun, ProbeFailed
 from dsv4_serve.selftest.subject import BOS, Subject
 
-PROBE_TOKENS = (50, 700, 2200)
-NEEDLE_TOKENS = (2048, 10240, 81920)
 ANSWER_TOKENS = 12
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-RECORD = len("abc:123\n")
-NEEDLE_DEPTH = 0.02
-"""Needles lie near the start: no window reaches them, only the index does."""
-
-
-def document(tokens: int, seed: int) -> dict[str, str]:
-    """Distinct keys of three letters with values of three digits, about `tokens` bytes of them."""
-    dice = random.Random(seed)
-    records: dict[str, str] = {}
-    while len(records) < max(2, tokens // RECORD):
-        records["".join(dice.choices(LETTERS, k=3))] = f"{dice.randrange(1000):03}"
-    return records
 
 
 def question(subject: Subject, records: dict[str, str], key: str) -> list[int]:
-    listed = "".join(f"{name}:{value}\n" for name, value in records.items())
-    text = f"<｜User｜>Records:\n{listed}\nWhat is the value of {key}?<｜Assistant｜></think>"
+    text = f"<｜User｜>{as_text(records)}\nWhat is the value of {key}?<｜Assistant｜></think>"
     return [BOS, *subject.tokenizer.encode_markup(text)]
 
 

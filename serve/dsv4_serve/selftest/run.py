@@ -10,8 +10,9 @@ from inspect import isawaitable
 from dsv4_serve.engines.embedded.options import EngineOptions
 from dsv4_serve.engines.embedded.request import EngineError
 from dsv4_serve.errors import UsageError
-from dsv4_serve.selftest.answers import NEEDLE_TOKENS, PROBE_TOKENS, answer_probe, needle
+from dsv4_serve.selftest.answers import answer_probe, needle
 from dsv4_serve.selftest.cache_battery import PROMPT_TOKENS, cache_battery
+from dsv4_serve.selftest.documents import NEEDLE_TOKENS, PROBE_TOKENS
 from dsv4_serve.selftest.index_readback import index_readback
 from dsv4_serve.selftest.layout_readback import layout_readback
 from dsv4_serve.selftest.outcome import NotRun, Outcome, ProbeFailed
