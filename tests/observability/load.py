@@ -10,6 +10,8 @@ import httpx
 from serve.harness import MODEL, PATIENCE
 
 LENGTHS = (60, 700, 1400)
+REPEATED = "The quick brown fox jumps over the lazy dog. " * 5
+"""A text that goes on as it did before, so that drafts by look-up are right."""
 
 
 class Load:
@@ -36,6 +38,7 @@ class Load:
             while not self._stop.is_set():
                 for length in LENGTHS:
                     self._ask(http, MODEL, "".join(chr(97 + (i * i + length) % 26) for i in range(length)), 200)
+                self._ask(http, MODEL, REPEATED, 200)
                 self._ask(http, "nobody", "x", 404)
                 self._stop.wait(0.5)
 

@@ -122,7 +122,7 @@ class AsyncEngine:
     def server_info(self) -> dict[str, object]:
         """Effective configuration, capacities by region and the state of the queues."""
         queues = {"running": len(self.scheduler.running), "queued": len(self.scheduler.waiting)}
-        effective = describe(self.options, self.context_length, self.model.pools, self.tiers)
+        effective = describe(self.options, self.context_length, self.model.pools, self.tiers.usage())
         return {**effective, **queues, "startup_phases": self.startup_phases}
 
     def metrics_text(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
@@ -10,7 +11,7 @@ from dsv4_kernels import backends
 
 from .options import EngineOptions
 from .pools import CachePools
-from .tiers.cache_tiers import CacheTiers
+from .tiers.cache_tiers import TierUsage
 
 
 def kernels_in_use(options: EngineOptions) -> str | None:
@@ -18,7 +19,9 @@ def kernels_in_use(options: EngineOptions) -> str | None:
     return str(options.kernels_dir) if options.kernels_dir is not None and options.device != "cpu" else None
 
 
-def describe(options: EngineOptions, context_length: int, pools: CachePools, tiers: CacheTiers) -> dict[str, object]:
+def describe(
+    options: EngineOptions, context_length: int, pools: CachePools, tiers: Sequence[TierUsage] = ()
+) -> dict[str, object]:
     """The effective configuration as plain data, for `/server_info` and the manifest."""
     used = pools.used_tokens()
     return {
@@ -51,7 +54,7 @@ def describe(options: EngineOptions, context_length: int, pools: CachePools, tie
                 "tokens": tier.groups * pools.page_tokens,
                 "used_tokens": tier.used * pools.page_tokens,
             }
-            for tier in tiers.usage()
+            for tier in tiers
         },
         "free_pages": pools.pages.free,
         "backends": [dataclasses.asdict(selection) for selection in backends.selections(torch.device(options.device))],
