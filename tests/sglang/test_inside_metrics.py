@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sglang.srt.utils import async_probe
 
 from dsv4_serve.engines import sglang_inside, sglang_metrics
 from dsv4_serve.engines.sglang.hooks import Hooks
-from dsv4_serve.engines.sglang.inside import health
+from dsv4_serve.engines.sglang.inside import captures, health
 from dsv4_serve.engines.sglang.inside.families import Families
 from dsv4_serve.engines.sglang.inside.publisher import Publisher
 from dsv4_serve.engines.sglang.inside.regions import Region
@@ -142,6 +143,31 @@ def test_a_path_that_took_over_leaves_the_other_at_zero(monkeypatch: pytest.Monk
     found = values(generate_latest(registry).decode())
     assert found["dsv4_indexer_path backend=portable op=paged_logits phase=verify"] == 0
     assert found["dsv4_indexer_path backend=portable op=rowgroup_logits phase=verify"] == 1
+
+
+def test_nothing_is_read_from_the_device_while_a_graph_is_captured() -> None:
+    """By the hooks on torch's graph: a read that waits for the device would end another thread's capture."""
+    begin, end = (hook.wrap(lambda graph, *rest: None) for hook in captures.HOOKS)
+    families = Families({"replica": "0.0", "pp_rank": "0", "tp_rank": "0"}, CollectorRegistry())
+    publishing = threading.Thread(target=Publisher(families, [], []).publish)
+    begin(None)
+    publishing.start()
+    publishing.join(0.3)
+    assert publishing.is_alive()
+    end(None)
+    publishing.join(60)
+    assert not publishing.is_alive()
+
+    def broken(graph: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        captures.HOOKS[0].wrap(broken)(None)
+    free: list[bool] = []
+    asking = threading.Thread(target=lambda: free.append(captures.no_capture.acquire(blocking=False)))
+    asking.start()
+    asking.join()
+    assert free == [True]
 
 
 def test_a_total_that_falls_is_an_error() -> None:

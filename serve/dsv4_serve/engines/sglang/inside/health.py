@@ -22,6 +22,9 @@ class NonFinite:
             return
         total = self._totals.get(logits.device)
         if total is None:
+            # Made inside a captured graph it would be zeroed at every replay.
+            if torch.cuda.is_current_stream_capturing():
+                return
             total = self._totals[logits.device] = torch.zeros((), dtype=torch.int64, device=logits.device)
         total += (~torch.isfinite(logits.amax(-1))).sum()
 

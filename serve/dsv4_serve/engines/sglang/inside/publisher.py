@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsv4_serve.engines.sglang.hooks import Function, Hook
-from dsv4_serve.engines.sglang.inside import health, recall_hooks, scoring, work
+from dsv4_serve.engines.sglang.inside import captures, health, recall_hooks, scoring, work
 from dsv4_serve.engines.sglang.inside.families import COMPILES, Families, ranks
 from dsv4_serve.engines.sglang.inside.regions import Region, device_regions, host_regions
 
@@ -54,10 +54,11 @@ class Publisher:
             self._families.counter("dsv4_indexer_fallbacks_total", count, op=op, reason=reason)
         self._paths(done)
         self._families.gauge("dsv4_indexer_workspace_bytes", scoring.workspace_bytes())
-        self._families.counter("dsv4_nonfinite_logits_total", health.non_finite.total())
         self._families.counter(COMPILES, health.compiles.total())
-        self._timing()
-        recall_hooks.publish(self._families)
+        with captures.no_capture:
+            self._families.counter("dsv4_nonfinite_logits_total", health.non_finite.total())
+            self._timing()
+            recall_hooks.publish(self._families)
 
     def _paths(self, done: work.Work) -> None:
         """What scored keys last in each phase is 1, what did before is 0."""
@@ -128,6 +129,7 @@ def _publishing(init: Function) -> Function:
 
 
 HOOKS: tuple[Hook, ...] = (
+    *captures.HOOKS,
     *work.HOOKS,
     *scoring.HOOKS,
     *health.HOOKS,
