@@ -147,6 +147,7 @@ def the_image_says_what_it_is(engine: DockerEngine, compose: Compose) -> None:
     assert config["Entrypoint"] == ["dsv4"]
     assert config["Labels"]["org.opencontainers.image.version"] == LOCK.text("dsv4-rocm", "version")
     manifest = get(compose.url("serve", 8001, "/manifest"))
+    assert manifest["version"] == LOCK.text("dsv4-rocm", "version")
     assert manifest["image"]["identity"] == config["Labels"]["dsv4.identity"]
     assert manifest["image"]["base_image"] == BASE
     assert manifest["backends"]
