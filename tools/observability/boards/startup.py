@@ -30,6 +30,13 @@ _STARTS = (
         ),
         width=8,
     ),
+    Panel(
+        "Ranks",
+        "Of a server over several machines: 1 while the rank says that it is ready. Absent on one machine.",
+        "none",
+        (Query(metric("dsv4_rank_up"), "{{instance}} rank {{rank}}"),),
+        width=8,
+    ),
 )
 
 _PHASES = (
