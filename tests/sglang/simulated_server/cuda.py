@@ -57,6 +57,18 @@ class OnTheCpu(TorchFunctionMode):
         return func(*args, **named)
 
 
+class Runtime:
+    """The CUDA runtime's calls about host memory: all of it is the device's."""
+
+    @staticmethod
+    def cudaHostRegister(address: int, size: int, flags: int) -> int:  # noqa: N802  the runtime's name
+        return 0
+
+    @staticmethod
+    def cudaHostUnregister(address: int) -> int:  # noqa: N802  the runtime's name
+        return 0
+
+
 class Stream:
     """A stream of the simulated device: everything on it has happened already."""
 
@@ -120,6 +132,7 @@ def install() -> None:
     only = Stream()
     answers = {
         "get_device_properties": ServingDevice(),
+        "cudart": Runtime(),
         "is_initialized": True,
         "mem_get_info": (MEMORY_BYTES, MEMORY_BYTES),
         "current_stream": only,

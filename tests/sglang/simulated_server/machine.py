@@ -16,11 +16,12 @@ def activate() -> None:
     import torch
 
     from dsv4_serve.engines.sglang.hooks import Hooks
-    from simulated_server import cuda, hyper_connections, stand_ins
+    from simulated_server import cuda, stand_ins
 
     torch.set_num_threads(1)
     cuda.install()
-    for module, names in stand_ins.AITER.items():
+    for module, (place, names) in stand_ins.ABSENT.items():
+        answers = importlib.import_module(f"simulated_server.{place}")
         for name in names:
-            setattr(importlib.import_module(module), name, getattr(hyper_connections, name))
+            setattr(importlib.import_module(module), name, getattr(answers, name))
     Hooks(stand_ins.HOOKS).attach()

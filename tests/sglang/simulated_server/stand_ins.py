@@ -59,5 +59,10 @@ HOOKS: tuple[Hook, ...] = (
         "AITER's CK kernels, or a Triton kernel by blocks of a GPU",
     ),
 )
-AITER = {"aiter.ops.mhc": ("mhc_pre", "mhc_post")}
-"""Kernels of AITER that read and write the residual streams, by module: those of `hyper_connections.py` stand in."""
+ABSENT = {
+    # AITER's kernels that read and write the residual streams.
+    "aiter.ops.mhc": ("hyper_connections", ("mhc_pre", "mhc_post")),
+    # SGLang's compiled copy of rows between the device's pools and the host's.
+    "sgl_kernel.kvcacheio": ("transfers", ("transfer_kv_direct",)),
+}
+"""Functions of packages that are absent here, by module: the file and names of what stands in for them."""
