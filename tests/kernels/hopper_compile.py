@@ -25,11 +25,6 @@ TYPES = {
     "scales_ptr": "*u16",
     "weights_ptr": "*bf16",
 }
-REGISTERS = {
-    "brief_kernel": logits.BRIEF_REGISTERS,
-    "rows_kernel": logits.ROW_REGISTERS,
-    "groups_kernel": logits.GROUP_REGISTERS,
-}
 PAGES = {"KEYS_STRIDE": 1024, "SCALES_STRIDE": 128}
 
 
@@ -45,7 +40,7 @@ def compile_kernel(function: Any, constants: dict[str, Any]) -> Any:
         else:
             signature[name] = "fp32" if name in ("weight_scale", "per_program") else "i32"
     source = GluonASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
-    bound = REGISTERS[function.fn.__name__]
+    bound = logits.REGISTERS[function.fn.__name__]
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "maxnreg": bound})
 
 

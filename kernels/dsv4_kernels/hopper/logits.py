@@ -22,8 +22,7 @@ HEADS = (32, 64)
 GROUP = 4
 """Rows that share unpacked pages: two columns each of the eight that the narrowest product has."""
 
-
-BRIEF_REGISTERS, ROW_REGISTERS, GROUP_REGISTERS = 64, 80, 128
+REGISTERS = {"brief_kernel": 64, "rows_kernel": 80, "groups_kernel": 128}
 """Of a thread: so many programs stay resident as `Programs` says."""
 
 BRIEF_PAGES = 4
@@ -116,19 +115,19 @@ def launch(
         splits = max(1, min(programs.groups * processors // blocks, pages))
         return groups_kernel[(blocks * splits,)](
             *tensors, row_to_seq, opened, ends, out, rows, bound, *numbers, splits,
-            GROUP=GROUP, WINDOWED=starts is not None, **constants, **options, maxnreg=GROUP_REGISTERS,
+            GROUP=GROUP, WINDOWED=starts is not None, **constants, **options, maxnreg=REGISTERS["groups_kernel"],
         )  # fmt: skip
     # A single row takes this kernel at any width, so that its time does not depend on the width.
     wave = int(programs.brief * processors)
     if starts is None and (rows == 1 or rows * pages <= BRIEF_PAGES * wave):
         splits = max(1, min(wave // rows, pages))
         return brief_kernel[(rows * splits,)](
-            *tensors, ends, out, bound, *numbers, splits, **constants, **options, maxnreg=BRIEF_REGISTERS
+            *tensors, ends, out, bound, *numbers, splits, **constants, **options, maxnreg=REGISTERS["brief_kernel"]
         )  # fmt: skip
     count = max(1, min(int(programs.rows * processors), rows * pages))
     return rows_kernel[(count,)](
         *tensors, opened, ends, out, rows, bound, *numbers, count, 1 / count,
-        WINDOWED=starts is not None, **constants, **options, maxnreg=ROW_REGISTERS,
+        WINDOWED=starts is not None, **constants, **options, maxnreg=REGISTERS["rows_kernel"],
     )  # fmt: skip
 
 

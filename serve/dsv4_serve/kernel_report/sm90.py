@@ -97,7 +97,7 @@ def _compile(variant: KernelVariant) -> Any:
             signature[name] = _TYPES.get(name, "*i32")
             attributes[(position,)] = [["tt.divisibility", 16]]
         else:
-            signature[name] = "fp32" if name == "weight_scale" else "i32"
+            signature[name] = "fp32" if name in ("weight_scale", "per_program") else "i32"
     source = GluonASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
-    bound = {"maxnreg": logits.GROUP_REGISTERS} if variant.shared else {}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": WARPS, **bound})
+    options = {"num_warps": WARPS, "maxnreg": logits.REGISTERS[function.fn.__name__]}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
