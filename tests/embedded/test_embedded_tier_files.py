@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from dsv4_serve.engines.embedded.prefix_key import ROOT, prefix_key
 from dsv4_serve.engines.embedded.tiers.disk import DiskTier
 from dsv4_serve.engines.embedded.tiers.index_file import IndexFile
 from dsv4_serve.engines.embedded.tiers.ledger import Entry, Ledger
-from dsv4_serve.engines.embedded.tiers.page_file import HEADER_ROOM, PageRefusedError, decode, encode
+from dsv4_serve.engines.embedded.tiers.page_file import HEADER_ROOM, MAGIC, PageRefusedError, decode, encode
 from dsv4_serve.engines.embedded.tiers.page_group import TAIL_REGIONS, PageGroup
 from dsv4_serve.engines.embedded.tiers.tier_counters import TierCounters
 
@@ -125,6 +126,29 @@ def test_a_group_without_one_of_its_regions_is_refused() -> None:
     with pytest.raises(PageRefusedError, match="its regions are") as refusal:
         decode(data, group.prefix, OURS, SIZES)
     assert refusal.value.reason == "truncated"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[]",
+        b"{",
+        b"\xff",
+        b'{"fingerprint": "%s", "prefix": "%s"}',
+        b'{"fingerprint": "%s", "prefix": "%s", "parent": "zz", "tokens": [], "regions": []}',
+        b'{"fingerprint": "%s", "prefix": "%s", "parent": "", "tokens": 1, "regions": []}',
+        b'{"fingerprint": "%s", "prefix": "%s", "parent": "", "tokens": [], "regions": [["c4", "all"]]}',
+    ],
+)
+def test_a_header_that_somebody_else_wrote_is_corrupt(header: bytes) -> None:
+    """Its checksum is right: nothing but its fields tells."""
+    (group,) = chain(1)
+    if b"%s" in header:
+        header %= (OURS.encode(), group.prefix.hex().encode())
+    data = MAGIC + len(header).to_bytes(4, "little") + header + hashlib.sha256(header).digest()
+    with pytest.raises(PageRefusedError) as refusal:
+        decode(data, group.prefix, OURS, SIZES)
+    assert refusal.value.reason == "corrupt"
 
 
 def test_the_page_of_another_format_or_prefix_is_foreign() -> None:

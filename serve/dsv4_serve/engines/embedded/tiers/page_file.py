@@ -61,12 +61,20 @@ def decode(data: bytes, prefix: bytes, fingerprint: str, sizes: Mapping[str, int
         raise PageRefusedError("foreign", f"its format is {header.get('fingerprint')}, here it is {fingerprint}")
     if header.get("prefix") != prefix.hex():
         raise PageRefusedError("foreign", f"it holds the prefix {header.get('prefix')}")
-    regions = {name: _region(data, span) for name, span in _spans(header, body, len(data)).items()}
+    try:
+        parent, tokens = bytes.fromhex(header["parent"]), tuple(header["tokens"])
+        spans = _spans(header["regions"], body, len(data))
+    except (KeyError, TypeError, ValueError) as error:
+        raise PageRefusedError("corrupt", f"its header cannot be read: {type(error).__name__}: {error}") from None
+    regions = {name: _region(data, span) for name, span in spans.items()}
+    _require_whole({name: region.numel() for name, region in regions.items()}, sizes)
+    return PageGroup(prefix, parent, tokens, regions)
+
+
+def _require_whole(found: Mapping[str, int], sizes: Mapping[str, int]) -> None:
     with_tail, without = dict(sizes), {name: n for name, n in sizes.items() if name not in TAIL_REGIONS}
-    found = {name: region.numel() for name, region in regions.items()}
     if found not in (with_tail, without):
         raise PageRefusedError("truncated", f"its regions are {found}; accepted is {with_tail} or {without}")
-    return PageGroup(prefix, bytes.fromhex(header["parent"]), tuple(header["tokens"]), regions)
 
 
 Span = tuple[int, int, str]
@@ -86,14 +94,19 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
     text = data[start : start + length]
     if hashlib.sha256(text).digest() != data[start + length : body]:
         raise PageRefusedError("corrupt", "the checksum of its header differs")
-    header: dict[str, Any] = json.loads(text)
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise PageRefusedError("corrupt", f"its header is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise PageRefusedError("corrupt", "its header is no object")
     return header, body
 
 
-def _spans(header: dict[str, Any], body: int, size: int) -> dict[str, Span]:
+def _spans(regions: list[tuple[str, int, str]], body: int, size: int) -> dict[str, Span]:
     """Where each region lies, and its checksum."""
     spans: dict[str, Span] = {}
-    for name, length, digest in header["regions"]:
+    for name, length, digest in regions:
         spans[name] = (body, body + length, digest)
         body += length
     if body != size:
