@@ -33,9 +33,9 @@ def index_pool(kvcache: Tensor, scale: Tensor, kv_block_size: int, *, hadamard: 
 
 def query(q_fp4: Tensor, q_scale: Tensor, stored: IndexSpec) -> Query:
     """`q_fp4` [..., H, 64] and `q_scale` [..., 4, 16, H / 16 rounded up] as queries of a pool that is `stored` so."""
-    heads = q_fp4.shape[-2]
-    payload = q_fp4.view(torch.uint8).reshape(-1, heads, HEAD_DIM // 2)
-    scale = q_scale.reshape(payload.shape[0], 1, GROUPS, 16, -1)
+    heads, rows = q_fp4.shape[-2], q_fp4.shape[:-2].numel()
+    payload = q_fp4.view(torch.uint8).reshape(rows, heads, HEAD_DIM // 2)
+    scale = q_scale.reshape(rows, 1, GROUPS, 16, q_scale.shape[-1])
     return Query(stored, heads, payload=payload, scale=scale)
 
 

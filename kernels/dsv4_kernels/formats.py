@@ -167,7 +167,7 @@ def quantize_columns(x: Tensor, rule: Convention) -> tuple[Tensor, Tensor]:
     if rule.fake_quantize:
         codes, scale = quantize_columns(x, CONVENTIONS["aiter"])
         x = dequantize_columns(codes, scale)
-    groups = x.view(-1, GROUP, x.shape[1])
+    groups = x.view(x.shape[0] // GROUP, GROUP, x.shape[1])
     byte = _scale_bytes(groups.abs().amax(1), rule)
     scaled = groups / (byte << 23).view(torch.float32).unsqueeze(1)
     return encode_e2m1(scaled, rule.ties, rule.keep_negative_zero).view(x.shape), byte.to(torch.uint8)
@@ -175,7 +175,7 @@ def quantize_columns(x: Tensor, rule: Convention) -> tuple[Tensor, Tensor]:
 
 def dequantize_columns(codes: Tensor, scale: Tensor) -> Tensor:
     """float32 [d, n] of what `quantize_columns` gives."""
-    values = e2m1_table(codes.device)[codes.int()].view(-1, GROUP, codes.shape[1])
+    values = e2m1_table(codes.device)[codes.int()].view(codes.shape[0] // GROUP, GROUP, codes.shape[1])
     return (values * decode_e8m0(scale).unsqueeze(1)).view(codes.shape)
 
 

@@ -65,6 +65,14 @@ def test_decode_with_padded_rows(world: IndexWorld) -> None:
     world.check(logits, queries, [*ROWS, 0, 0], lengths)
 
 
+def test_a_step_without_rows(world: IndexWorld) -> None:
+    """A data-parallel rank that has nothing to do."""
+    queries = world.queries(0)
+    assert queries.q_fp4.shape == (0, 64, 64)
+    for is_decode in (True, False):
+        assert world.score(queries, world.page_table[:0], [], is_decode=is_decode).shape == (0, 512)
+
+
 @pytest.mark.parametrize("stale", [False, True])
 def test_row_group_decode(world: IndexWorld, served: str, grouped: LaunchCounts, stale: bool) -> None:
     assert hip.aiter_has_fp4_rowgroup()

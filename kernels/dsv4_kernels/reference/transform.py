@@ -57,7 +57,7 @@ def hadamard(x: Tensor) -> Tensor:
     """
     distance = 1
     while distance < x.shape[0]:
-        pairs = x.view(-1, 2, distance, x.shape[1])
+        pairs = x.view(x.shape[0] // (2 * distance), 2, distance, x.shape[1])
         out = torch.empty_like(pairs)
         torch.add(pairs[:, 0], pairs[:, 1], out=out[:, 0])
         torch.sub(pairs[:, 0], pairs[:, 1], out=out[:, 1])
