@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from .disk import DiskTier
 from .page_group import PageGroup
@@ -97,8 +98,8 @@ class IoThread:
 
     def _run(self) -> None:
         try:
-            while self._step():
-                pass
+            while (job := self._next()) is not None:
+                job()
             self._disk.close()
         except Exception:
             # The engine goes on without this tier: what it cannot have is a miss.
@@ -106,28 +107,26 @@ class IoThread:
             self._fail()
             self._disk.release()
 
-    def _step(self) -> bool:
-        """One thing that waits; False when there is nothing left and the thread is to stop."""
+    def _next(self) -> Callable[[], None] | None:
+        """The next job, waiting for one; None when there is nothing left and the thread is to stop."""
         with self._changed:
             self._busy = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._work or self._stopping)
-            if not self._work:
-                return False
-            self._busy = True
-            discarded = self._discards.popleft() if self._discards else None
-            fetch = self._reads.popleft() if self._reads and discarded is None else None
-            group = next(iter(self._writes.values())) if discarded is None and fetch is None else None
-        if discarded is not None:
-            self._disk.discard(discarded)
-        elif fetch is not None:
-            self._read(fetch)
-        elif group is not None:
-            self._disk.put(group)
-            with self._changed:
-                if self._writes.get(group.prefix) is group:
-                    del self._writes[group.prefix]
-        return True
+            self._busy = self._work
+            if self._discards:
+                return partial(self._disk.discard, self._discards.popleft())
+            if self._reads:
+                return partial(self._read, self._reads.popleft())
+            if self._writes:
+                return partial(self._write, next(iter(self._writes.values())))
+            return None
+
+    def _write(self, group: PageGroup) -> None:
+        self._disk.put(group)
+        with self._changed:
+            if self._writes.get(group.prefix) is group:
+                del self._writes[group.prefix]
 
     def _read(self, fetch: Fetch) -> None:
         try:
