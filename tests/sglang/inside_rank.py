@@ -30,7 +30,7 @@ def run(replica: str, tensor: str, steps: int) -> None:
     from sglang.kernels.ops.attention.dsv4 import fp4_indexer_hip as hip
 
     import engine_context
-    from dsv4_serve.engines.sglang.hooks import Hooks
+    from dsv4_serve.engines.hooks import Hooks
     from dsv4_serve.engines.sglang.inside import health, publisher
     from dsv4_serve.engines.sglang.inside.families import Families
     from dsv4_serve.engines.sglang.inside.regions import device_regions

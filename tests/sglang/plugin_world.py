@@ -16,8 +16,8 @@ import torch
 import aiter_stand_ins
 import simulated_aiter
 from dsv4_kernels import aiter_api, backends
+from dsv4_serve.engines.hooks import Hooks
 from dsv4_serve.engines.sglang import plugin, routes
-from dsv4_serve.engines.sglang.hooks import Hooks
 from dsv4_serve.engines.sglang.index_path import IndexPath
 
 EVERY_NAME = tuple(f"{module}:{name}" for module, names in aiter_api.MODULES.items() for name in names)

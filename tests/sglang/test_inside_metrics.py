@@ -16,7 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from sglang.srt.utils import async_probe
 
 from dsv4_serve.engines import sglang_inside, sglang_metrics
-from dsv4_serve.engines.sglang.hooks import Hooks
+from dsv4_serve.engines.hooks import Hooks
 from dsv4_serve.engines.sglang.inside import captures, health
 from dsv4_serve.engines.sglang.inside.families import Families
 from dsv4_serve.engines.sglang.inside.publisher import Publisher

@@ -22,7 +22,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from torch import Tensor
 
 from dsv4_kernels import ops
-from dsv4_serve.engines.sglang.hooks import Hook, Hooks
+from dsv4_serve.engines.hooks import Hook, Hooks
 from dsv4_serve.engines.sglang.inside import exact, recall, recall_hooks
 from dsv4_serve.engines.sglang.inside.families import Families
 from dsv4_serve.engines.sglang.inside.recall import ShadowRecall

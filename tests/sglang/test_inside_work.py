@@ -15,7 +15,7 @@ from sglang.kernels.ops.attention.dsv4 import fp4_indexer_hip as hip
 from sglang.srt.model_executor.runner_backend import full_cuda_graph_backend
 from sglang.srt.model_executor.runner_backend.full_cuda_graph_backend import FullCudaGraphBackend
 
-from dsv4_serve.engines.sglang.hooks import HookError, Hooks
+from dsv4_serve.engines.hooks import HookError, Hooks
 from dsv4_serve.engines.sglang.inside import scoring, work
 from index_world import IndexWorld, int32
 

@@ -23,8 +23,8 @@ import plugin_world
 from c4_layer import C4Layer
 from dsv4_kernels import aiter_tensors, counters, reference
 from dsv4_kernels.layout import SPLIT64
+from dsv4_serve.engines.hooks import HookError
 from dsv4_serve.engines.sglang import fixes, limits
-from dsv4_serve.engines.sglang.hooks import HookError
 from dsv4_serve.engines.sglang.index_path import IndexPath
 from index_world import IndexWorld, Kind, yarn_angles
 

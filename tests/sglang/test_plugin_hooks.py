@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import plugin_metadata
-from dsv4_serve.engines.sglang.hooks import Function, Hook, HookError, Hooks
+from dsv4_serve.engines.hooks import Function, Hook, HookError, Hooks
 
 TARGET = '''
 def greet(name):
@@ -118,7 +118,7 @@ def test_hooks_of_one_target_nest_in_their_order() -> None:
 @pytest.mark.parametrize("attribute", ["vanished", "Engine.vanished", "Vanished.step"])
 @pytest.mark.parametrize("imported", [False, True])
 def test_a_target_that_is_gone_ends_the_process_with_its_name(attribute: str, imported: bool) -> None:
-    message = f"plugin_target:{attribute} does not exist in this SGLang; it is hooked: a test"
+    message = f"plugin_target:{attribute} does not exist in this engine; it is hooked: a test"
     if imported:
         import plugin_target
 
@@ -249,7 +249,7 @@ def test_sglang_does_not_swallow_a_hook_without_a_target(metadata: Path, monkeyp
     monkeypatch.setattr(plugin, "_hooks", None)
     gone = Hook("sglang.srt.environ", "gone", shouting, "a test")
     monkeypatch.setattr(plugin, "declared", lambda: [gone])
-    message = "dsv4 plugin: sglang.srt.environ:gone does not exist in this SGLang; it is hooked: a test"
+    message = "dsv4 plugin: sglang.srt.environ:gone does not exist in this engine; it is hooked: a test"
     with pytest.raises(SystemExit, match=message):
         loader.load_plugins()
 

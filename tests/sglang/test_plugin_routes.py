@@ -15,8 +15,8 @@ import aiter_stand_ins as stand_ins
 import engine_context
 import plugin_world
 from dsv4_kernels import counters
+from dsv4_serve.engines.hooks import HookError
 from dsv4_serve.engines.sglang import index_path, plugin, routes, start, symbols
-from dsv4_serve.engines.sglang.hooks import HookError
 from dsv4_serve.engines.sglang.index_path import IndexPath
 from index_world import IndexWorld, Kind, int32
 from launch_counts import LaunchCounts

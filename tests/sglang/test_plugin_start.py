@@ -15,8 +15,8 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 import engine_context
 import plugin_world
 from dsv4_kernels import backends
+from dsv4_serve.engines.hooks import Hook, HookError
 from dsv4_serve.engines.sglang import plugin, routes, start
-from dsv4_serve.engines.sglang.hooks import Hook, HookError
 
 FP4 = "--enable-deepseek-v4-fp4-indexer"
 

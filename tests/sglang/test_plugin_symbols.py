@@ -11,8 +11,8 @@ import pytest
 
 import plugin_world
 import simulated_aiter
+from dsv4_serve.engines.hooks import HookError
 from dsv4_serve.engines.sglang import symbols
-from dsv4_serve.engines.sglang.hooks import HookError
 from dsv4_serve.engines.sglang.index_path import IndexPath
 
 SOURCES = (

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dsv4_serve.engines.sglang.post_import import after_import, forget
+from dsv4_serve.engines.post_import import after_import, forget
 
 RECORD = Path("/usr/share/dsv4-rocm/applied.json")
 """Written by `dsv4 patches apply --record` when the image is built."""

@@ -15,7 +15,7 @@ def activate() -> None:
 
     import torch
 
-    from dsv4_serve.engines.sglang.hooks import Hooks
+    from dsv4_serve.engines.hooks import Hooks
     from simulated_server import cuda, stand_ins
 
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.hooks import Function, Hook
 
 HIPCC = "compiled by hipcc for the device at run time"
 SLOW = "a Triton kernel of many small programs, which take seconds a layer in the interpreter"

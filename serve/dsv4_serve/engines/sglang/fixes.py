@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.hooks import Function, Hook
 from dsv4_serve.engines.sglang.routing import ADAPTER, INDEXER
 
 if TYPE_CHECKING:

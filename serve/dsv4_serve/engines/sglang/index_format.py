@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dsv4_serve.engines.hooks import Function, Hook
 from dsv4_serve.engines.sglang import routes
-from dsv4_serve.engines.sglang.hooks import Function, Hook
 
 POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
 STORAGE = "sglang.srt.mem_cache.hicache_storage"

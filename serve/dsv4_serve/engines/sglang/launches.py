@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dsv4_serve.engines.hooks import Function
 from dsv4_serve.engines.sglang import routes
-from dsv4_serve.engines.sglang.hooks import Function
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsv4_serve.engines.sglang.hooks import HookError
+from dsv4_serve.engines.hooks import HookError
 from dsv4_serve.engines.sglang.index_path import C4_RATIO, IndexPath
 
 MOST_HEADS = 64

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 
-from dsv4_serve.engines.sglang.hooks import Hook, HookError, Hooks
+from dsv4_serve.engines.hooks import Hook, HookError, Hooks
 
 PARTS: tuple[str, ...] = (
     "dsv4_serve.engines.sglang.start",

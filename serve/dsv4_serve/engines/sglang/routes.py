@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv4_serve.engines.sglang.hooks import HookError
+from dsv4_serve.engines.hooks import HookError
 from dsv4_serve.engines.sglang.index_path import IndexPath
 from dsv4_serve.engines.sglang.symbols import Found
 from dsv4_serve.engines.sglang.symbols import check as check_symbols

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dsv4_serve.engines.hooks import Hook
 from dsv4_serve.engines.sglang import launches, workspaces
-from dsv4_serve.engines.sglang.hooks import Hook
 
 ADAPTER = "sglang.kernels.ops.attention.dsv4.fp4_indexer_hip"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.hooks import Function, Hook
 
 RUNNER = "sglang.srt.model_executor.model_runner"
 SCHEDULER = "sglang.srt.managers.scheduler"

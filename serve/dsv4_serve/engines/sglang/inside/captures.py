@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.hooks import Function, Hook
 
 no_capture = threading.RLock()
 """Held by a capture from its beginning to its end, and by whoever reads the device."""

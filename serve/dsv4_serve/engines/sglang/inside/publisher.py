@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.hooks import Function, Hook
 from dsv4_serve.engines.sglang.inside import captures, health, recall_hooks, scoring, work
 from dsv4_serve.engines.sglang.inside.families import COMPILES, Families, ranks
 from dsv4_serve.engines.sglang.inside.regions import Region, device_regions, host_regions

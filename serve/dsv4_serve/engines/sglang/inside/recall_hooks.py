@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.hooks import Function, Hook
 from dsv4_serve.engines.sglang.inside.recall import ShadowRecall
 from dsv4_serve.engines.sglang.inside.shadow_buffer import RATIO
 

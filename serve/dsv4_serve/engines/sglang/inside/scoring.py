@@ -6,7 +6,7 @@ import os
 from collections import Counter, deque
 from typing import Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.hooks import Function, Hook
 from dsv4_serve.engines.sglang.inside import work
 
 ADAPTER = "sglang.kernels.ops.attention.dsv4.fp4_indexer_hip"
@@ -58,7 +58,7 @@ class Timer:
 
 def configured() -> int:
     """DSV4_INDEXER_TIMING of this process. Raises HookError for what is not a count."""
-    from dsv4_serve.engines.sglang.hooks import HookError
+    from dsv4_serve.engines.hooks import HookError
 
     text = os.environ.get(TIMING, "0") or "0"
     if not text.isdigit():

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsv4_serve.engines.sglang.hooks import Function, Hook
+from dsv4_serve.engines.hooks import Function, Hook
 
 Launch = tuple[str, str, str]
 """Operation, phase, backend."""

@@ -1,7 +1,7 @@
-"""Hooks on SGLang: declared as data, attached when their module is imported, and held to have taken effect.
+"""Hooks on an engine: declared as data, attached when their module is imported, and held to have taken effect.
 
-SGLang's own HookRegistry imports every target in every process and only logs what it cannot patch. Here a module that
-is never imported costs nothing, and a hook whose target is gone ends the process with its name.
+SGLang's own HookRegistry imports every target in every process and only logs what it cannot patch, and vLLM has none.
+Here a module that is never imported costs nothing, and a hook whose target is gone ends the process with its name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
-from dsv4_serve.engines.sglang.post_import import after_import, being_imported, forget
+from dsv4_serve.engines.post_import import after_import, being_imported, forget
 
 Function = Callable[..., Any]
 State = Literal["attached", "dormant"]
@@ -25,7 +25,7 @@ MARK = "__dsv4_hook__"
 class HookError(SystemExit):
     """The start is refused: a hook did not take effect, or what it guards cannot work.
 
-    A SystemExit, because SGLang logs a plugin's exceptions and serves without it.
+    A SystemExit, because engines log a plugin's exceptions and serve without it.
     """
 
     def __init__(self, message: str) -> None:
@@ -38,7 +38,7 @@ class Hook:
 
     `wrap` runs once, when the module has been imported, may import what that module imports, and gives a new function;
     name and docstring of the original are copied to it. `reason` is one line for the report. With `needed` the hook
-    must be attached by the time a scheduler is ready.
+    must be attached by the time the engine is ready.
     """
 
     module: str
@@ -62,7 +62,7 @@ class Hook:
         for part in self.attribute.split(".")[:-1]:
             held = getattr(held, part, None)
         if held is None or not callable(getattr(held, self.key, None)):
-            raise HookError(f"{self.name} does not exist in this SGLang; it is hooked: {self.reason}")
+            raise HookError(f"{self.name} does not exist in this engine; it is hooked: {self.reason}")
         return held
 
 
@@ -127,7 +127,7 @@ class Hooks:
 
     def verify(self, *, ready: bool = False) -> None:
         """Raise HookError, naming it, for a hook that did not take effect: its module is imported and the attribute
-        does not lead to it, or another module still holds the unhooked function. `ready`: a scheduler is about to
+        does not lead to it, or another module still holds the unhooked function. `ready`: the engine is about to
         serve, so that needed hooks may not be dormant any more.
         """
         for index, hook in enumerate(self._hooks):
