@@ -3,8 +3,8 @@
     .venv/bin/python tools/bench_tiers.py [--prompt 2000] [--tokens 96] [--repeats 3] [--threads 1]
 
 On the committed model. First token: one prompt cold, from the device, from the host (another prompt took the device
-meanwhile), and from the disk of an engine started anew. Drafts: a text to be repeated, and random bytes, which this model
-soon answers by repeating itself. Sides run in turn, `repeats` times; medians with least and most.
+meanwhile), and from the disk of an engine started anew. Drafts: a text to be repeated, and random bytes, which this
+model soon answers by repeating itself. Sides run in turn, `repeats` times; medians with least and most.
 """
 
 from __future__ import annotations
