@@ -13,7 +13,6 @@ import torch
 from sglang.kernels.ops.attention.dsv4 import fp4_indexer_hip as hip
 from sglang.kernels.ops.attention.dsv4.compress import CompressorDecodePlan
 from sglang.srt.configs.model_config import ModelConfig
-from sglang.srt.layers.attention.dsv4.metadata import PagedIndexerMetadata
 from sglang.srt.model_executor.model_runner_components import weight_updater
 from torch import Tensor, nn
 
@@ -235,53 +234,3 @@ def test_a_block_that_holds_no_row_is_a_failed_start(monkeypatch: pytest.MonkeyP
     limits.check(longest, IndexPath(c4=True))
     with pytest.raises(HookError, match=r"BUDGET_MB=1: a row of 1048576 keys takes 4 MiB; accepted is at least that"):
         limits.check(longest, IndexPath(low_ratio=True))
-
-
-# What 0.5.23 does right by itself, held here because the index path stands on it
-
-
-def test_index_rope_references_follow_a_move_of_their_layer(layer: C4Layer) -> None:
-    from sglang.srt.models import deepseek_v4
-
-    owners = [c for c in vars(deepseek_v4).values() if isinstance(c, type) and "_apply" in vars(c)]
-    owner: Any = next(c for c in owners if c.__module__ == deepseek_v4.__name__)
-
-    class Attention(owner):  # type: ignore[misc]
-        """The part of SGLang's attention layer that owns the tables."""
-
-        def __init__(self) -> None:
-            nn.Module.__init__(self)
-            self.indexer = layer.indexer
-            for name in ("cos", "sin"):
-                table = getattr(layer.indexer.compressor, f"fp4_{name}")
-                self.register_buffer(f"{name}_cache", table[:, None, None, :], persistent=False)
-
-    attention = Attention().float()
-    for name in ("cos", "sin"):
-        moved = getattr(attention, f"{name}_cache")
-        held = getattr(layer.indexer.compressor, f"fp4_{name}")
-        assert held.dtype == torch.float32
-        assert held.data_ptr() == moved.data_ptr()
-
-
-def test_no_deepgemm_metadata_on_hip() -> None:
-    made = PagedIndexerMetadata(256, 64, torch.zeros(2, 4, dtype=torch.int32), torch.ones(2, dtype=torch.int32), False)
-    assert made.deep_gemm_metadata is None
-
-
-@pytest.mark.parametrize(("arch", "accepted"), [("gfx942:sramecc+:xnack-", False), ("gfx950:sramecc+:xnack-", True)])
-def test_the_gate_refuses_gfx942(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, accepted: bool) -> None:
-    import sglang.srt.arg_groups.serving_hook as serving
-
-    gate = serving.is_gfx95_supported
-    device = SimpleNamespace(gcnArchName=arch)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *args: device)
-    assert getattr(gate, "__wrapped__", gate)() is accepted
-    monkeypatch.setattr(serving, "is_gfx95_supported", lambda: accepted)
-    model = engine_context.write_model(tmp_path)
-    if accepted:
-        with engine_context.engine(model, *FLAGS) as arguments:
-            assert arguments.enable_deepseek_v4_fp4_indexer
-        return
-    with pytest.raises(ValueError, match="requires SM100, SM120, or gfx95 GPUs"), engine_context.engine(model, *FLAGS):
-        pass
