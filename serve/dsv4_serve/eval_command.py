@@ -33,7 +33,7 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(min=1, help="with --endpoint: questions at a time")] = 8,
     stored: Annotated[list[Path] | None, typer.Option("--from", help="report stored results; repeatable")] = None,
     out: Annotated[Path | None, typer.Option(help="write the results as JSON")] = None,
-    charts: Annotated[Path | None, typer.Option(help="folder for plots (SVG)")] = None,
+    charts: Annotated[Path | None, typer.Option(help="folder for plots (SVG and PNG; needs matplotlib)")] = None,
     page: Annotated[Path | None, typer.Option(help="renew the tables of this Markdown page")] = None,
     lm_eval: Annotated[bool, typer.Option("--lm-eval", help="print how to run GSM8K on a big model")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,

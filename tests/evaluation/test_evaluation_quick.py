@@ -22,7 +22,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> EvalResults:
     assert "answers: fp4-aiter, top-8" in done.stderr, "progress is shown"
     results = EvalResults.read(out / "results.json")
     assert json.loads(done.stdout) == results.to_json()
-    assert {path.suffix for path in (out / "charts").iterdir()} == {".svg"}
+    assert {path.suffix for path in (out / "charts").iterdir()} == {".svg", ".png"}
     return results
 
 

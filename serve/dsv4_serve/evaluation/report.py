@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dsv4_serve.errors import CommandError
 
-from .charts import every_chart
+from .charts import draw, every_chart
 from .results import EvalResults
 from .tables import every_table
 
@@ -38,8 +38,4 @@ def fill(page: str, results: EvalResults) -> str:
 def write_charts(folder: Path, results: EvalResults) -> list[Path]:
     """Write every plot that has data; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, text in every_chart(results).items():
-        (folder / name).write_text(text, encoding="utf-8")
-        written.append(folder / name)
-    return written
+    return [path for name, chart in every_chart(results).items() for path in draw(chart, folder / name)]
