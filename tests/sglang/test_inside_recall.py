@@ -215,6 +215,15 @@ def test_a_prompt_with_a_prefix_hit_is_counted_and_not_sampled(monkeypatch: pyte
     assert prompts.recall.buffer.places_free == recall.PLACES
 
 
+def test_later_chunks_of_a_prompt_that_is_not_sampled_are_no_prefix_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = Prompts(monkeypatch, one_in=2)
+    prompt = request("a", 1, 120)
+    for prefix in (0, 40, 80):
+        prompts.step((prompt, prefix, 40))
+    prompts.step((request("b", 2, 40), 0, 40))
+    assert prompts.recall.outcomes == {"sampled": 1}
+
+
 def test_the_buffer_is_bounded_and_whoever_finds_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "PLACES", 1)
     monkeypatch.setattr(recall, "TOKENS", 1024)

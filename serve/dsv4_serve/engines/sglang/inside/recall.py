@@ -11,6 +11,7 @@ not sampled costs a look at a list. Only the first tensor rank measures.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ class ShadowRecall:
         self.outcomes: Counter[str] = Counter()
         self.measured: deque[Tensor] = deque(maxlen=4096)
         self._layer_at, self._req_to_token, self._topk, self._one_in = payload.data_ptr(), req_to_token, topk, one_in
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._samples: dict[str, Sampled] = {}
         self._rows: list[Row] = []
         self._prompts = 0
@@ -78,8 +80,10 @@ class ShadowRecall:
                 self._expect(held, prefix, count, row)
 
     def _open(self, request: Any, prefix: int) -> Sampled | None:
-        if request.output_ids:
+        # Later chunks begin behind the earlier ones, and a retracted request behind what it generated: no prefix hits.
+        if request in self._known or request.output_ids:
             return None
+        self._known.add(request)
         self._prompts += 1
         if prefix:
             self.outcomes["prefix_hit"] += 1
