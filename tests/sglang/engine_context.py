@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,13 +81,17 @@ def engine_of(line: list[str]) -> Iterator[Any]:
     from sglang.srt.runtime_context import SpawnRanks, publish, reset_context
     from sglang.srt.server_args import prepare_server_args
 
-    arguments = prepare_server_args(line)
-    reset_context()
-    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0))
+    before = dict(os.environ)
     try:
+        arguments = prepare_server_args(line)
+        reset_context()
+        publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0))
         yield arguments
     finally:
         reset_context()
+        # SGLang sets variables for itself while it resolves its arguments; they would reach later tests' processes.
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

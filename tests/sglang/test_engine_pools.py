@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def test_a_c4_layer_costs_what_the_flag_says(model: Path, flags: tuple[str, ...]
     # Three layers of window KV and one layer's compressor state, at the default window ratio of 0.1.
     window = 0.1 * (3 * 585 + 320)
     assert found.bytes_per_full_token == pytest.approx(window + c4_layer + 6.75)
+
+
+def test_what_the_engine_sets_for_itself_does_not_outlive_it(model: Path) -> None:
+    before = dict(os.environ)
+    with engine_context.engine(model, *SIZES):
+        assert os.environ["SGLANG_OPT_USE_AITER_INDEXER"] in ("1", "true", "True")
+    assert dict(os.environ) == before
 
 
 def test_the_same_memory_holds_more_tokens_in_fp4(model: Path) -> None:
