@@ -13,9 +13,10 @@ from dsv4_serve.engines.embedded.request import SamplingParams
 from dsv4_serve.engines.embedded.tokenizer import load_tokenizer
 
 ANSWER_TOKENS = 6
-FAMILIES = 6
+FAMILIES = 24
 SHARED = (0, 280, 540)
-"""Lengths in bytes of what the prompts of a family have in common: nothing, one page, two pages."""
+"""Lengths in bytes of what the prompts of a family have in common: nothing, one page, two pages. Together they are
+more than the device holds, so that the tiers below have something to give."""
 OWN = (10, 200)
 
 

@@ -34,11 +34,11 @@ from tools.chaos.prompts import Prompt, prompts  # noqa: E402
 from dsv4_serve.engines.embedded.tiny import write_tiny_model  # noqa: E402 needs the path above
 from serve.harness import COMMAND, MODEL, Launcher  # noqa: E402
 
-CONTEXT, POOL_TOKENS, RUNNING = 2048, 12288, 64
+CONTEXT, POOL_TOKENS, RUNNING = 2048, 6144, 64
 HOST, DISK = 8 << 20, 64 << 20
 WARM_SHARE = 0.1
 STALL_SECONDS = 8
-PROMPTS = 48
+PROMPTS = 96
 
 
 @dataclass(frozen=True, slots=True)
