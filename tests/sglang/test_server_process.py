@@ -119,15 +119,15 @@ def test_it_is_ready_as_asked_and_the_plugin_serves_the_index(server: Launcher) 
 
 
 def test_a_value_that_is_not_in_effect_is_named(server: Launcher, directory: Path) -> None:
-    """What this server runs, held against a profile that asks for more."""
+    """What this server runs, held against a profile that asks for something else."""
     profile = load_profile(str(directory / running.FILE))
     adapter = SglangAdapter(EngineRun(directory, 1))
     named = profile.model_copy(update={"model": profile.model.model_copy(update={"path": str(directory / MODEL)})})
     assert adapter.differences(named, server.engine_info()) == []
-    more = named.model_copy(update={"hicache": True, "tp": 2})
+    more = named.model_copy(update={"hicache": False, "tp": 2})
     assert adapter.differences(more, server.engine_info()) == [
         "tp_size: asked was 2, in effect is 1",
-        "enable_hierarchical_cache: asked was True, in effect is False",
+        "enable_hierarchical_cache: asked was False, in effect is True",
     ]
 
 
@@ -192,12 +192,14 @@ def test_pools_and_counts_are_those_of_the_server(server: Launcher) -> None:
     assert found["dsv4_kv_evictable_tokens region=main tier=gpu"] >= 256
     assert found["dsv4_kv_used_tokens region=main tier=gpu"] >= found["dsv4_kv_evictable_tokens region=main tier=gpu"]
     assert (found["dsv4_running_requests"], found["dsv4_queued_requests"]) == (0, 0)
+    # HiCache wrote the page through to the host, where there is room for twice the device's tokens.
+    assert found["dsv4_kv_capacity_tokens region=main tier=host"] == 2 * running.POOL_TOKENS
+    assert found["dsv4_kv_capacity_tokens region=index_payload tier=host"] == 2 * running.POOL_TOKENS / 4
+    assert found["dsv4_kv_used_tokens region=main tier=host"] >= 256
     for op in ("quantize_query", "write_index_keys", "paged_logits"):
         for phase in ("prefill", "decode"):
             # Two layers of the model have an index.
-            launches = found[f"dsv4_indexer_launches_total backend=reference op={op} phase={phase}"]
-            assert launches >= 2
-            assert launches % 2 == 0
+            assert found[f"dsv4_indexer_launches_total backend=reference op={op} phase={phase}"] >= 2
     assert found["dsv4_kv_capacity_tokens region=index_payload tier=gpu"] == running.POOL_TOKENS / 4
     assert found["dsv4_compile_events_after_ready_total"] == 0
     assert found["dsv4_nonfinite_logits_total"] == 0

@@ -33,6 +33,7 @@ PROFILE: dict[str, Any] = {
     "hardware": {"arch": "gfx950", "devices": 1},
     "indexer": {"dtype": "fp4"},
     "kv_layout": "v4",
+    "hicache": True,
     "trained": True,
     "unverified": {"reason": "a test"},
 }
@@ -48,6 +49,9 @@ WORDS = (
     # There is no graph without a device.
     "--cuda-graph-backend-decode=disabled",
     "--cuda-graph-backend-prefill=disabled",
+    # HiCache by the copies that `stand_ins.py` supplies.
+    "--hicache-io-backend=direct",
+    "--hicache-mem-layout=layer_first",
 )
 SWITCHES = {
     # The dense layers: AITER's GEMMs and norms do not exist here, SGLang's torch code of the same operations does.
@@ -61,6 +65,8 @@ SWITCHES = {
     "SGLANG_HACK_FLASHMLA_BACKEND": "torch",
     # A block of logits that is allocated whole.
     "SGLANG_DSV4_FP4_LOGITS_BUDGET_MB": "16",
+    # A prefill here takes as long as a health check waits for the token that it asks for.
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
     "TORCHDYNAMO_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
