@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dsv4_kernels import counters, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
+from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from dsv4_kernels.registry import LogitsShape
@@ -78,6 +79,23 @@ class Implementation(Protocol):
     ) -> Tensor: ...
 
     def readback(self, pool: IndexPool, slots: Tensor) -> Tensor: ...
+
+    def store_kv(self, pool: KVPool, rows: Tensor, slots: Tensor) -> None: ...
+
+    def norm_rope_store_kv(
+        self,
+        pool: KVPool,
+        kv: Tensor,
+        norm_weight: Tensor,
+        norm_eps: float,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        query: Tensor | None,
+    ) -> None: ...
+
+    def dequantize_kv(self, pool: KVPool, slots: Tensor, dtype: torch.dtype) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)

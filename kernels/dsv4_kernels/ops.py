@@ -17,6 +17,7 @@ from dsv4_kernels import backends, check
 from dsv4_kernels.candidates import CandidateTable, candidate_blocks, candidate_positions, candidate_table
 from dsv4_kernels.counters import Phase
 from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.kv_ops import dequantize_kv, norm_rope_store_kv, store_kv
 from dsv4_kernels.layout import HEAD_DIM
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
@@ -209,7 +210,9 @@ __all__ = [
     "candidate_positions",
     "candidate_table",
     "decode_schedule",
+    "dequantize_kv",
     "guarded_page_table",
+    "norm_rope_store_kv",
     "paged_logits",
     "prefill_schedule",
     "quantize_query",
@@ -217,6 +220,7 @@ __all__ = [
     "readback",
     "row_groups",
     "rowgroup_logits",
+    "store_kv",
     "topk",
     "topk_slots",
     "write_index_keys",

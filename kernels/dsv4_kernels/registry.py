@@ -64,6 +64,9 @@ OPS: tuple[str, ...] = (
     "decode_schedule",
     "prefill_schedule",
     "readback",
+    "store_kv",
+    "norm_rope_store_kv",
+    "dequantize_kv",
 )
 
 LOGITS = frozenset({"paged_logits", "rowgroup_logits"})

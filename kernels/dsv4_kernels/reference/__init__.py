@@ -6,6 +6,7 @@ matrix product whose columns come in whole pages of 64 slots and whose rows in m
 """
 
 from dsv4_kernels.reference.candidates import candidate_blocks
+from dsv4_kernels.reference.kv_rows import dequantize_kv, norm_rope_store_kv, store_kv
 from dsv4_kernels.reference.logits import paged_logits
 from dsv4_kernels.reference.quantize import (
     quantize_query,
@@ -21,12 +22,15 @@ rowgroup_logits = paged_logits
 __all__ = [
     "candidate_blocks",
     "decode_schedule",
+    "dequantize_kv",
+    "norm_rope_store_kv",
     "paged_logits",
     "prefill_schedule",
     "quantize_query",
     "quantize_query_with_weights",
     "readback",
     "rowgroup_logits",
+    "store_kv",
     "topk",
     "topk_slots",
     "write_index_keys",

@@ -1,0 +1,137 @@
+"""Arithmetic of main KV rows inside the portable kernels: bit for bit that of the reference.
+
+NATIVE says that the device converts e4m3 itself and fuses multiply-adds (NVIDIA from sm89 on); elsewhere, and in the
+interpreter, integers do the same.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+INFINITY = tl.constexpr(0x7F800000)
+MAGNITUDE = tl.constexpr(0x7FFFFFFF)
+
+
+@triton.jit
+def sum_pairs(x, R: tl.constexpr, N: tl.constexpr):
+    return tl.sum(tl.reshape(x, (R, N // 2, 2)), axis=2)
+
+
+@triton.jit
+def rms_norm_512(x, weight, eps, R: tl.constexpr):
+    """[R, 512] times 1 / rms times weight; neighbours are added first, because a thread holds neighbours."""
+    s = sum_pairs(x * x, R, 512)
+    s = sum_pairs(s, R, 256)
+    s = sum_pairs(s, R, 128)
+    s = sum_pairs(s, R, 64)
+    s = sum_pairs(s, R, 32)
+    s = sum_pairs(s, R, 16)
+    s = sum_pairs(s, R, 8)
+    s = sum_pairs(s, R, 4)
+    s = tl.reshape(sum_pairs(s, R, 2), (R,))
+    return (x * tl.div_rn(1.0, tl.sqrt_rn(s * (1.0 / 512) + eps))[:, None]) * weight[None, :]
+
+
+@triton.jit
+def bfloat16_bits(x):
+    """int32 bits of the bfloat16 nearest to float32 `x`; every NaN is 0x7FC0."""
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return tl.where((bits & MAGNITUDE) > INFINITY, 0x7FC0, rounded & 0xFFFF)
+
+
+@triton.jit
+def round_bfloat16(x):
+    """float32 values rounded to bfloat16."""
+    return (bfloat16_bits(x) << 16).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def encode_e4m3(x, NATIVE: tl.constexpr):
+    """uint8 codes, to nearest even, of |x| <= 448."""
+    if NATIVE:
+        return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    bits = x.to(tl.int32, bitcast=True)
+    magnitude = bits & MAGNITUDE
+    normal = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20) - 960
+    # Below 2^-6 codes are multiples of 2^-9, which is the last place of 2^14.
+    moved = magnitude.to(tl.float32, bitcast=True) + 16384.0
+    code = tl.where(magnitude < 0x3C800000, moved.to(tl.int32, bitcast=True) - 0x46800000, normal)
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def decode_e4m3(code, NATIVE: tl.constexpr):
+    """float32 of uint8 codes."""
+    if NATIVE:
+        return code.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+    wide = code.to(tl.int32)
+    # Under float32's exponent the code is the value times 2^-120, denormals included.
+    value = ((wide & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36
+    bits = tl.where((wide & 0x7F) == 0x7F, 0x7FC00000, value.to(tl.int32, bitcast=True)) | ((wide & 0x80) << 24)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def decode_e8m0(byte):
+    """float32 of int32 bytes: 0 is the subnormal 2^-127, 255 is NaN."""
+    return tl.where(byte == 0, 0x400000, tl.where(byte == 255, 0x7FC00000, byte << 23)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def quotient(x, divisor, NATIVE: tl.constexpr):
+    """x / divisor, on whose rounding e2m1 codes depend at their thresholds only.
+
+    A threshold times the divisor has 7 significant bits. So no other float32 comes closer to it than 2^-28 beyond
+    what rounding needs, and a reciprocal with one correction, which is off by 2^-46, decides as the division does.
+    """
+    if NATIVE:
+        inverse = tl.div_rn(1.0, divisor)
+        guess = x * inverse
+        return tl.fma(tl.fma(-guess, divisor, x), inverse, guess)
+    return tl.div_rn(x, divisor)
+
+
+@triton.jit
+def encode_e2m1(x):
+    """int32 codes, to nearest even, saturating; signs stay."""
+    a = tl.minimum(tl.abs(x), 6.0)
+    exponent = tl.maximum(a.to(tl.int32, bitcast=True), 0x3F800000) & INFINITY
+    # Of magic, 2^22 times the power of two at or below `a`, the last place is the distance of codes there.
+    magic = (exponent + 0x0B000000).to(tl.float32, bitcast=True)
+    steps = (a + magic).to(tl.int32, bitcast=True) - (exponent + 0x0B000000)
+    return (steps + ((exponent >> 22) - 254)) | ((x.to(tl.int32, bitcast=True) >> 28) & 8)
+
+
+@triton.jit
+def decode_e2m1(code):
+    """float32 of int32 codes 0..15; higher bits are ignored."""
+    magnitude = ((code & 7) << 22).to(tl.float32, bitcast=True) * 8.507059173023462e37
+    return (magnitude.to(tl.int32, bitcast=True) | ((code & 8) << 28)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def quantize_e4m3(groups, NATIVE: tl.constexpr):
+    """[R, G, N] to uint8 codes of the same shape and int32 e8m0 bytes [R, G]."""
+    amax = tl.max(groups.to(tl.int32, bitcast=True) & MAGNITUDE, axis=2)
+    # 448 = 1.75 * 2^8: the exponent of the ceiling moves up when the mantissa exceeds .75.
+    byte = tl.maximum((amax >> 23) - 8 + ((amax & 0x7FFFFF) > 0x600000).to(tl.int32), 114)
+    poisoned = amax >= INFINITY
+    inverse = ((254 - byte) << 23).to(tl.float32, bitcast=True)
+    scaled = tl.where(tl.expand_dims(poisoned, 2), 0.0, groups * tl.expand_dims(inverse, 2))
+    return encode_e4m3(scaled, NATIVE), tl.where(poisoned, 255, byte)
+
+
+@triton.jit
+def quantize_e2m1(groups, NATIVE: tl.constexpr):
+    """[R, G, N] to int32 codes of the same shape and uint8 e4m3 scales [R, G]."""
+    amax = tl.max(groups.to(tl.int32, bitcast=True) & MAGNITUDE, axis=2)
+    poisoned = amax >= INFINITY
+    known = tl.where(poisoned, 0, amax).to(tl.float32, bitcast=True)
+    scale = encode_e4m3(tl.minimum(tl.maximum(tl.div_rn(known, 6.0), 0.001953125), 448.0), NATIVE)
+    clean = tl.where(tl.expand_dims(poisoned, 2), 0.0, groups)
+    codes = encode_e2m1(quotient(clean, tl.expand_dims(decode_e4m3(scale, NATIVE), 2), NATIVE))
+    return codes, tl.where(poisoned, 127, scale.to(tl.int32)).to(tl.uint8)
