@@ -15,6 +15,7 @@ from dsv4_kernels.portable import kv_math
 from dsv4_kernels.portable.kv_store import kv_constants
 
 DEQUANTIZE_ROWS = 4
+DEQUANTIZE_WARPS = 2
 
 
 @triton.jit
@@ -60,8 +61,8 @@ def _dequantize_kernel(
         tail_at = (data_at + 448).to(tl.pointer_type(tl.int16)) + (d - 448)[None, :]
         tail = tl.load(tail_at, mask=live & (d[None, :] >= 448), other=0).to(tl.int32) << 16
         x = tl.where(d[None, :] >= 448, tail.to(tl.float32, bitcast=True), x)
-    if out_ptr.dtype.element_ty == tl.bfloat16 and not NATIVE:
-        x = kv_math.round_bfloat16(x)
+    if out_ptr.dtype.element_ty == tl.bfloat16:
+        x = kv_math.round_bfloat16(x, NATIVE)
     tl.store(out_ptr + (row * 512)[:, None] + d[None, :], x.to(out_ptr.dtype.element_ty), mask=(row < rows)[:, None])
 
 
@@ -79,7 +80,7 @@ def dequantize_kv(pool: KVPool, slots: Tensor, dtype: torch.dtype) -> Tensor:
             pool.page_stride,
             R=DEQUANTIZE_ROWS,
             **kv_constants(pool),
-            num_warps=4,
+            num_warps=DEQUANTIZE_WARPS,
             enable_fp_fusion=False,
         )
     return out

@@ -36,17 +36,35 @@ def rms_norm_512(x, weight, eps, R: tl.constexpr):
 
 
 @triton.jit
-def bfloat16_bits(x):
-    """int32 bits of the bfloat16 nearest to float32 `x`; every NaN is 0x7FC0."""
+def bfloat16_bits(x, NATIVE: tl.constexpr):
+    """int32 whose low half are the bits of the bfloat16 nearest to float32 `x`; every NaN is 0x7FC0."""
     bits = x.to(tl.int32, bitcast=True)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return tl.where((bits & MAGNITUDE) > INFINITY, 0x7FC0, rounded & 0xFFFF)
+    if NATIVE:
+        rounded = x.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32)
+    else:
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return tl.where((bits & MAGNITUDE) > INFINITY, 0x7FC0, rounded)
 
 
 @triton.jit
-def round_bfloat16(x):
-    """float32 values rounded to bfloat16."""
-    return (bfloat16_bits(x) << 16).to(tl.float32, bitcast=True)
+def round_bfloat16(x, NATIVE: tl.constexpr):
+    """float32 values rounded to bfloat16; NaN stays one."""
+    if NATIVE:
+        return x.to(tl.bfloat16).to(tl.float32)
+    return (bfloat16_bits(x, NATIVE) << 16).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def amax_bits(groups, NATIVE: tl.constexpr):
+    """int32 bits [R, G] of the largest magnitude of each group of [R, G, N]; NaN is larger than all."""
+    if NATIVE:
+        return tl.reduce(tl.abs(groups), 2, _larger).to(tl.int32, bitcast=True)
+    return tl.max(groups.to(tl.int32, bitcast=True) & MAGNITUDE, axis=2)
 
 
 @triton.jit
@@ -82,20 +100,6 @@ def decode_e8m0(byte):
 
 
 @triton.jit
-def quotient(x, divisor, NATIVE: tl.constexpr):
-    """x / divisor, on whose rounding e2m1 codes depend at their thresholds only.
-
-    A threshold times the divisor has 7 significant bits. So no other float32 comes closer to it than 2^-28 beyond
-    what rounding needs, and a reciprocal with one correction, which is off by 2^-46, decides as the division does.
-    """
-    if NATIVE:
-        inverse = tl.div_rn(1.0, divisor)
-        guess = x * inverse
-        return tl.fma(tl.fma(-guess, divisor, x), inverse, guess)
-    return tl.div_rn(x, divisor)
-
-
-@triton.jit
 def encode_e2m1(x):
     """int32 codes, to nearest even, saturating; signs stay."""
     a = tl.minimum(tl.abs(x), 6.0)
@@ -104,6 +108,56 @@ def encode_e2m1(x):
     magic = (exponent + 0x0B000000).to(tl.float32, bitcast=True)
     steps = (a + magic).to(tl.int32, bitcast=True) - (exponent + 0x0B000000)
     return (steps + ((exponent >> 22) - 254)) | ((x.to(tl.int32, bitcast=True) >> 28) & 8)
+
+
+@triton.jit
+def _rounded_to_e2m1(x, scale64, inverse):
+    """x / scale / 64 rounded to e2m1 / 64 with x's sign, where scale64 is 64 scales and inverse its reciprocal.
+
+    A threshold of e2m1 times a scale has 7 significant bits, so no other float32 comes nearer to it than 2^-28 beyond
+    what decides how a quotient rounds: a reciprocal with one correction, right to 2^-46, gives the division's codes.
+    """
+    guess = x * inverse
+    a = tl.minimum(tl.abs(tl.fma(tl.fma(-guess, scale64, x), inverse, guess)), 0.09375)
+    power = tl.maximum(a, 0.015625).to(tl.int32, bitcast=True) & INFINITY
+    power = power.to(tl.float32, bitcast=True)
+    # Beside 2^22 times the power of two at or below `a` the last place is the distance of codes there.
+    rounded = tl.fma(power, -4194304.0, tl.fma(power, 4194304.0, a)).to(tl.int32, bitcast=True)
+    return ((rounded & MAGNITUDE) | (x.to(tl.int32, bitcast=True) & -0x80000000)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _packed_sm89(even, odd):
+    """uint8 pairs of e2m1 / 64, by four: in e4m3 that is the sign and, two places up, the code."""
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b16 a, b;
+        .reg .b32 e, o, s, t;
+        cvt.rn.satfinite.e4m3x2.f32 a, $2, $1;
+        cvt.rn.satfinite.e4m3x2.f32 b, $4, $3;
+        mov.b32 e, {a, b};
+        cvt.rn.satfinite.e4m3x2.f32 a, $6, $5;
+        cvt.rn.satfinite.e4m3x2.f32 b, $8, $7;
+        mov.b32 o, {a, b};
+        shr.b32 s, e, 2;
+        shr.b32 t, e, 4;
+        and.b32 s, s, 0x07070707;
+        and.b32 t, t, 0x08080808;
+        or.b32 s, s, t;
+        shl.b32 t, o, 2;
+        and.b32 t, t, 0x70707070;
+        or.b32 s, s, t;
+        and.b32 o, o, 0x80808080;
+        or.b32 $0, s, o;
+        }
+        """,
+        "=r,r,r,r,r,r,r,r,r",
+        [even, odd],
+        dtype=tl.uint8,
+        is_pure=True,
+        pack=4,
+    )
 
 
 @triton.jit
@@ -116,7 +170,7 @@ def decode_e2m1(code):
 @triton.jit
 def quantize_e4m3(groups, NATIVE: tl.constexpr):
     """[R, G, N] to uint8 codes of the same shape and int32 e8m0 bytes [R, G]."""
-    amax = tl.max(groups.to(tl.int32, bitcast=True) & MAGNITUDE, axis=2)
+    amax = amax_bits(groups, NATIVE)
     # 448 = 1.75 * 2^8: the exponent of the ceiling moves up when the mantissa exceeds .75.
     byte = tl.maximum((amax >> 23) - 8 + ((amax & 0x7FFFFF) > 0x600000).to(tl.int32), 114)
     poisoned = amax >= INFINITY
@@ -126,12 +180,20 @@ def quantize_e4m3(groups, NATIVE: tl.constexpr):
 
 
 @triton.jit
-def quantize_e2m1(groups, NATIVE: tl.constexpr):
-    """[R, G, N] to int32 codes of the same shape and uint8 e4m3 scales [R, G]."""
-    amax = tl.max(groups.to(tl.int32, bitcast=True) & MAGNITUDE, axis=2)
+def quantize_e2m1(groups, R: tl.constexpr, NATIVE: tl.constexpr):
+    """[R, 32, 16] to uint8 pairs of codes [R, 32, 8] and uint8 e4m3 scales [R, 32]."""
+    amax = amax_bits(groups, NATIVE)
     poisoned = amax >= INFINITY
     known = tl.where(poisoned, 0, amax).to(tl.float32, bitcast=True)
-    scale = encode_e4m3(tl.minimum(tl.maximum(tl.div_rn(known, 6.0), 0.001953125), 448.0), NATIVE)
-    clean = tl.where(tl.expand_dims(poisoned, 2), 0.0, groups)
-    codes = encode_e2m1(quotient(clean, tl.expand_dims(decode_e4m3(scale, NATIVE), 2), NATIVE))
-    return codes, tl.where(poisoned, 127, scale.to(tl.int32)).to(tl.uint8)
+    byte = encode_e4m3(tl.minimum(tl.maximum(tl.div_rn(known, 6.0), 0.001953125), 448.0), NATIVE)
+    scale = decode_e4m3(byte, NATIVE)
+    even, odd = tl.split(tl.reshape(groups, (R, 32, 8, 2)))
+    if NATIVE:
+        scale64 = tl.expand_dims(scale * 64.0, 2)
+        inverse = tl.expand_dims(tl.div_rn(1.0, scale * 64.0), 2)
+        pairs = _packed_sm89(_rounded_to_e2m1(even, scale64, inverse), _rounded_to_e2m1(odd, scale64, inverse))
+    else:
+        divisor = tl.expand_dims(scale, 2)
+        low, high = encode_e2m1(tl.div_rn(even, divisor)), encode_e2m1(tl.div_rn(odd, divisor))
+        pairs = (low | (high << 4)).to(tl.uint8)
+    return tl.where(tl.expand_dims(poisoned, 2), 0, pairs).to(tl.uint8), tl.where(poisoned, 127, byte).to(tl.uint8)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_math
-from dsv4_kernels.portable.kv_store import STORE_ROWS, kv_constants, put_rows
+from dsv4_kernels.portable.kv_store import STORE_ROWS, STORE_WARPS, kv_constants, put_rows
 
 QUERY_ROWS = 32
 
 
 @triton.jit
-def _turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R: tl.constexpr):
+def _turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R: tl.constexpr, NATIVE: tl.constexpr):
     """[R, 512] with its last 32 pairs turned and rounded to bfloat16."""
     pair = tl.arange(0, 256)
     held = tl.minimum(tl.maximum(position, 0), limit - 1)
@@ -27,7 +27,7 @@ def _turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R: tl.c
     even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
     turned = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (R, 512))
     # A value that stays is passed through, because x - y * 0 would lose the sign of a zero and spread a NaN.
-    return tl.where(tl.arange(0, 512)[None, :] >= 448, kv_math.round_bfloat16(turned), x)
+    return tl.where(tl.arange(0, 512)[None, :] >= 448, kv_math.round_bfloat16(turned, NATIVE), x)
 
 
 @triton.jit
@@ -62,9 +62,9 @@ def _kv_rows(
     live = (slot >= 0) & (slot < slots)
     d = tl.arange(0, 512)
     x = tl.load(kv_ptr + (row * stride_kv)[:, None] + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-    x = kv_math.round_bfloat16(kv_math.rms_norm_512(x, tl.load(weight_ptr + d).to(tl.float32), eps, R))
+    x = kv_math.round_bfloat16(kv_math.rms_norm_512(x, tl.load(weight_ptr + d).to(tl.float32), eps, R), NATIVE)
     position = tl.load(positions_ptr + row, mask=live, other=0)
-    x = _turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R)
+    x = _turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R, NATIVE)
     put_rows(
         x,
         slot,
@@ -97,6 +97,7 @@ def _query_rows(
     stride_head,
     stride_angle,
     Q: tl.constexpr,
+    NATIVE: tl.constexpr,
 ):
     index = program.to(tl.int64) * Q + tl.arange(0, Q)
     row, head = index // heads, index % heads
@@ -111,7 +112,7 @@ def _query_rows(
     even, odd = tl.split(tl.reshape(x, (Q, 32, 2)))
     y = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (Q, 64))
     if query_ptr.dtype.element_ty == tl.bfloat16:
-        y = kv_math.round_bfloat16(y)
+        y = kv_math.round_bfloat16(y, NATIVE)
     tl.store(query_ptr + at, y.to(query_ptr.dtype.element_ty), mask=live[:, None])
 
 
@@ -190,6 +191,7 @@ def _norm_rope_store_kernel(
             stride_head,
             stride_angle,
             Q,
+            NATIVE,
         )
 
 
@@ -236,6 +238,6 @@ def norm_rope_store_kv(
         Q=QUERY_ROWS,
         **kv_constants(pool),
         HAS_QUERY=query is not None,
-        num_warps=4,
+        num_warps=STORE_WARPS,
         enable_fp_fusion=False,
     )

@@ -14,7 +14,8 @@ from torch import Tensor
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_math
 
-STORE_ROWS = 4
+STORE_ROWS = 2
+STORE_WARPS = 1
 
 
 @triton.jit
@@ -42,9 +43,8 @@ def put_rows(
     g = tl.arange(0, 512 // GROUP)
     scale_at = (page + o * SCALE_STRIDE + SCALE_BASE)[:, None] + g[None, :]
     if E2M1:
-        codes, scales = kv_math.quantize_e2m1(groups, NATIVE)
-        low, high = tl.split(tl.reshape(codes, (R, 256, 2)))
-        tl.store(data_at + tl.arange(0, 256)[None, :], (low | (high << 4)).to(tl.uint8), mask=live[:, None])
+        pairs, scales = kv_math.quantize_e2m1(groups, R, NATIVE)
+        tl.store(data_at + tl.arange(0, 256)[None, :], tl.reshape(pairs, (R, 256)), mask=live[:, None])
         tl.store(scale_at, scales, mask=live[:, None])
     else:
         codes, byte = kv_math.quantize_e4m3(groups, NATIVE)
@@ -55,7 +55,7 @@ def put_rows(
             # The group of RoPE values has no scale; its byte is padding.
             byte = tl.where(g[None, :] < 7, byte, 0)
             tail_at = (data_at + 448).to(tl.pointer_type(tl.int16)) + (d - 448)[None, :]
-            tail = kv_math.bfloat16_bits(x).to(tl.int16)
+            tail = kv_math.bfloat16_bits(x, NATIVE).to(tl.int16)
             tl.store(tail_at, tail, mask=live[:, None] & (d[None, :] >= 448))
         tl.store(data_at + d[None, :], tl.reshape(codes, (R, 512)), mask=coded)
         tl.store(scale_at, byte.to(tl.uint8), mask=live[:, None])
@@ -116,7 +116,7 @@ def store_kv(pool: KVPool, rows: Tensor, slots: Tensor) -> None:
             pool.page_stride,
             R=STORE_ROWS,
             **kv_constants(pool),
-            num_warps=4,
+            num_warps=STORE_WARPS,
             enable_fp_fusion=False,
         )
 

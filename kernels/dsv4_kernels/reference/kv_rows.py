@@ -20,7 +20,7 @@ BF16_NAN = 0x7FC0
 def encode(of: KVLayout, rows: Tensor) -> tuple[Tensor, Tensor]:
     """uint8 data [n, data_bytes] and scales [n, scale_bytes] of float32 `rows` [n, 512]."""
     n = rows.shape[0]
-    groups = rows[:, : of.coded].reshape(n, -1, of.group)
+    groups = rows[:, : of.coded].reshape(n, of.coded // of.group, of.group)
     amax = groups.abs().amax(-1)
     if of.code == "e2m1":
         scales, codes = _encode_e2m1(groups, amax)
@@ -42,7 +42,7 @@ def decode(of: KVLayout, data: Tensor, scales: Tensor) -> Tensor:
     else:
         values = data[:, : of.coded].view(torch.float8_e4m3fn).float()
         scale = formats.decode_e8m0(scales[:, : of.coded // of.group].contiguous())
-    values = (values.reshape(n, -1, of.group) * scale.unsqueeze(-1)).view(n, of.coded)
+    values = (values.reshape(n, of.coded // of.group, of.group) * scale.unsqueeze(-1)).view(n, of.coded)
     if of.plain_rope:
         values = torch.cat([values, data[:, of.coded :].contiguous().view(torch.bfloat16).float()], 1)
     return values
