@@ -145,7 +145,7 @@ def test_models_are_listed_and_described(launcher: Launcher) -> None:
     ("method", "path", "status", "code"),
     [
         ("GET", "/v1/embeddings", 404, "unknown_url"),
-        ("POST", "/server_info", 404, "unknown_url"),
+        ("POST", "/flush_cache", 404, "unknown_url"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/docs", 404, "unknown_url"),

@@ -27,6 +27,7 @@ sys.path[:0] = [str(REPOSITORY / part) for part in ("tests", "serve", "kernels")
 
 from tools.chaos.clients import Crowd  # noqa: E402
 from tools.chaos.faults import Mischief  # noqa: E402
+from tools.chaos.hits import Hits  # noqa: E402
 from tools.chaos.leaks import Held, held, leaks  # noqa: E402
 from tools.chaos.ledger import Ledger  # noqa: E402
 from tools.chaos.prompts import Prompt, prompts  # noqa: E402
@@ -131,25 +132,24 @@ async def _round(
     before = await asyncio.to_thread(held, launcher)
     mischief = Mischief(launcher, disk if tiers.disk else None, seed)
     making = asyncio.create_task(mischief.run(faults))
+    hits = Hits(launcher)
+    watching = asyncio.create_task(hits.watch())
     await crowd.ask(requests - warm)
     # A fault that has begun is seen to its end; without the rest of them the round is complete all the same.
     await asyncio.wait({making}, timeout=60)
     making.cancel()
+    watching.cancel()
     after = await asyncio.to_thread(held, launcher)
-    counted = await asyncio.to_thread(_counted, launcher)
-    return Round(tiers.name, crowd.ledger, dict(mischief.done), *counted, before, after, time.monotonic() - begun)
+    restarts = await asyncio.to_thread(_restarts, launcher)
+    seconds = time.monotonic() - begun
+    return Round(tiers.name, crowd.ledger, dict(mischief.done), restarts, dict(hits.tokens), before, after, seconds)
 
 
-def _counted(launcher: Launcher) -> tuple[dict[str, int], dict[str, float]]:
-    """Restarts by cause, and cached tokens by tier of the engine that is alive at the end."""
-    restarts: dict[str, int] = {}
-    cached: dict[str, float] = {}
-    for line in launcher.get("/metrics").text.splitlines():
-        if line.startswith("dsv4_engine_restarts_total{") and not line.endswith(" 0.0"):
-            restarts[line.split('"')[1]] = int(float(line.rsplit(" ", 1)[1]))
-        if line.startswith("dsv4_cached_tokens_total{"):
-            cached[line.split('"')[1]] = float(line.rsplit(" ", 1)[1])
-    return restarts, cached
+def _restarts(launcher: Launcher) -> dict[str, int]:
+    """By cause; those that never happened left out."""
+    lines = launcher.get("/metrics").text.splitlines()
+    counted = [line for line in lines if line.startswith("dsv4_engine_restarts_total{") and not line.endswith(" 0.0")]
+    return {line.split('"')[1]: int(float(line.rsplit(" ", 1)[1])) for line in counted}
 
 
 def _profile(directory: Path) -> Path:
@@ -175,12 +175,14 @@ def table(rounds: Sequence[Round]) -> str:
         "refused, came back",
         "faults",
         "restarts",
+        "tokens from a cache",
     )
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for each in rounds:
         ends = each.ledger.ends
         counts = (each.ledger.requests, *(ends[end] for end in ("right", "cancelled", "told", "wrong", "lost")))
-        words = (_listed(each.faults), _listed(each.restarts))
+        cached = {tier: round(tokens) for tier, tokens in each.cached.items()}
+        words = (_listed(each.faults), _listed(each.restarts), _listed(cached))
         lines.append(f"| {' | '.join(map(str, (each.tiers, *counts, each.ledger.refused, *words)))} |")
     return "\n".join(lines)
 
