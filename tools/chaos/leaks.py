@@ -57,7 +57,7 @@ def leaks(before: Held, after: Held) -> list[str]:
     ):
         more = getattr(after, name) - getattr(before, name)
         if more > most:
-            found.append(f"{name}: {more:g} more than before, allowed {most}")
+            found.append(f"{name}: {more:.0f} more than before, allowed {most}")
     return found
 
 
