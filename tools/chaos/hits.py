@@ -10,6 +10,8 @@ import httpx
 from serve.harness import Launcher
 
 POLL_SECONDS = 0.5
+# The launcher waits up to ten seconds for an engine that does not answer.
+TIMEOUT_SECONDS = 60.0
 NAME = "dsv4_cached_tokens_total{"
 
 
@@ -23,7 +25,7 @@ class Hits:
 
     async def watch(self) -> None:
         """Until cancelled."""
-        async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS, trust_env=False) as http:
             while True:
                 self._take((await http.get(self._url)).text)
                 await asyncio.sleep(POLL_SECONDS)
