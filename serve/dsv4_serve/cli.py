@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -204,10 +205,15 @@ def _serve(settings: Any, plan: Any, verbose: bool, checked: Any) -> int:
 
         prepare_kernels(os.environ, log.info)
     if checked is not None:
+        from dsv4_serve.preflight.index import settle_index
         from dsv4_serve.preflight.machine import Machine
         from dsv4_serve.preflight.run import require_preflight
 
         require_preflight(checked, os.environ, Machine.here(), log.info)
+        settled = settle_index(plan, Machine.here())
+        for warning in settled.warnings[len(plan.warnings) :]:
+            log.warning("%s", warning)
+        settings, plan = replace(settings, profile=settled.profile), settled
     model_dir = prepare_model(settings.profile.model)
     return run_server(settings, ADAPTERS[settings.profile.engine.name], model_dir, plan.warnings)
 

@@ -47,7 +47,14 @@ def test_there_is_a_golden_line_for_every_vllm_profile() -> None:
 def test_command_and_environment_word_for_word(name: str) -> None:
     words, environment = planned(name)
     assert words == COMMON.format(**GOLDEN[name])
-    assert environment == {"VLLM_ROCM_USE_AITER": "1"}
+    plugin = {"DSV4_BACKEND": "auto", "DSV4_ALLOW_FALLBACK": "0", "DSV4_INDEX_HADAMARD": "0"}
+    assert environment == {"VLLM_ROCM_USE_AITER": "1"} | plugin
+
+
+@pytest.mark.parametrize("toggle", ["DSV4_ALLOW_FALLBACK", "DSV4_INDEX_HADAMARD"])
+def test_the_plugin_is_told_in_its_environment(toggle: str) -> None:
+    assert planned(FIRST)[1][toggle] == "0"
+    assert planned(FIRST, **{toggle: "1"})[1][toggle] == "1"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_heads_without_kernels_are_a_failed_start(heads: int) -> None:
 
 
 def test_other_dimensions_are_a_failed_start() -> None:
-    with pytest.raises(HookError, match="index_head_dim=64: the FP4 index path has kernels for 128 only"):
+    with pytest.raises(HookError, match="index_head_dim=64: accepted is 128"):
         limits.check(config(index_head_dim=64), IndexPath(c4=True))
 
 

@@ -23,6 +23,7 @@ class EmbeddedAdapter:
 
     name = "embedded"
     accepts: Mapping[str, frozenset[Value]] = {
+        "DSV4_INDEX_HADAMARD": frozenset({False}),
         "DSV4_TP": frozenset({1}),
         "DSV4_EP": frozenset({1}),
         "DSV4_DP": frozenset({1}),

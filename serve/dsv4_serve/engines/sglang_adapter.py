@@ -30,6 +30,7 @@ class SglangAdapter:
 
     name = "sglang"
     accepts: Mapping[str, frozenset[Value]] = {
+        "DSV4_INDEX_HADAMARD": frozenset({False}),
         "DSV4_INDEXER_DTYPE": frozenset({"fp4", "fp8"}),
         "DSV4_KV_LAYOUT": frozenset({"v4", "v41"}),
         "DSV4_BACKEND": frozenset({"auto", "aiter", "gfx950", "portable", "reference"}),

@@ -25,7 +25,7 @@ class VllmAdapter:
     name = "vllm"
     accepts: Mapping[str, frozenset[Value]] = {
         "DSV4_KV_LAYOUT": frozenset({"v4", "v41"}),
-        "DSV4_BACKEND": frozenset({"auto"}),
+        "DSV4_BACKEND": frozenset({"auto", "aiter", "portable"}),
         "DSV4_ROWGROUP": frozenset({False}),
         "DSV4_PAGE8": frozenset({False}),
         "DSV4_SHADOW_RECALL": frozenset({False}),

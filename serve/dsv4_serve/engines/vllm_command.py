@@ -46,8 +46,16 @@ def command(profile: Profile, run: EngineRun) -> list[str]:
 
 
 def environment(profile: Profile) -> dict[str, str]:
-    """AITER on, without which vLLM's index has no FP4 path, then the profile's own variables."""
-    return ({"VLLM_ROCM_USE_AITER": "1"} if profile.hardware.arch == "gfx950" else {}) | profile.env
+    """AITER on, without which vLLM's index has no FP4 path, what our plugin reads, then the profile's own variables."""
+    if profile.hardware.arch != "gfx950":
+        return dict(profile.env)
+    toggles = profile.toggles()
+    plugin = {
+        "DSV4_BACKEND": profile.indexer.backend,
+        "DSV4_ALLOW_FALLBACK": str(int(bool(toggles.get("DSV4_ALLOW_FALLBACK")))),
+        "DSV4_INDEX_HADAMARD": str(int(bool(toggles.get("DSV4_INDEX_HADAMARD")))),
+    }
+    return {"VLLM_ROCM_USE_AITER": "1"} | plugin | profile.env
 
 
 def attention_config(profile: Profile) -> dict[str, str]:

@@ -18,8 +18,9 @@ ACCEPTED = "an AITER with these names; or switch off the flag that needs them"
 
 
 def aiter_checks(profile: Profile) -> Iterator[Result]:
-    """Nothing for a profile of a CPU."""
-    if profile.hardware.arch == "gfx950":
+    """Nothing for a profile of a CPU or of vLLM."""
+    # vLLM's plugin asks its own functions of AITER, and tells who serves each.
+    if profile.hardware.arch == "gfx950" and profile.engine.name == "sglang":
         yield aiter_symbols(index_path(profile), asked=profile.indexer.backend == "aiter")
 
 

@@ -150,6 +150,7 @@ FREE_FLAGS = frozenset(
         "DSV4_NODE_ADDRESS",
         "DSV4_RANKS_PORT",
         "DSV4_ENGINE_PYTHON",
+        "DSV4_INDEX_HADAMARD",
         "DSV4_SHADOW_RECALL",
         "DSV4_INDEXER_TIMING",
         "DSV4_ALLOW_FALLBACK",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsv4_serve.engines import index_gates
 from dsv4_serve.engines.hooks import HookError
+from dsv4_serve.engines.index_gates import IndexRequest
 from dsv4_serve.engines.sglang.index_path import C4_RATIO, IndexPath
 
 MOST_HEADS = 64
@@ -16,12 +18,9 @@ BUDGET = "SGLANG_DSV4_FP4_LOGITS_BUDGET_MB"
 def check(model_config: Any, path: IndexPath) -> None:
     """Raise HookError, naming value and limit, for what would give wrong keys or scores at run time."""
     config, context = model_config.hf_config, int(model_config.context_len)
-    for name, wanted in (("index_head_dim", 128), ("qk_rope_head_dim", 64)):
-        found = getattr(config, name, wanted)
-        if found != wanted:
-            raise HookError(f"{name}={found}: the FP4 index path has kernels for {wanted} only")
-    if path.heads % 16 or not 16 <= path.heads <= MOST_HEADS:
-        raise HookError(f"index_n_heads={path.heads}: accepted is a multiple of 16 from 16 to {MOST_HEADS}")
+    closed = index_gates.refusals(_request(config, path))
+    if closed:
+        raise HookError("; ".join(closed))
     positions = int(config.max_position_embeddings)
     if context > positions:
         raise HookError(
@@ -29,6 +28,22 @@ def check(model_config: Any, path: IndexPath) -> None:
             "index keys past it would not be written"
         )
     _logits_fit(context, path)
+
+
+def _request(config: Any, path: IndexPath) -> IndexRequest:
+    """What the gates of both engines hold against their conditions; SGLang opens the path for its models alone."""
+    import torch
+
+    return IndexRequest(
+        engine="sglang",
+        model_type="deepseek_v4" if path.c4 else "deepseek_v41",
+        arch=str(torch.cuda.get_device_properties(0).gcnArchName),
+        heads=path.heads,
+        head_dim=getattr(config, "index_head_dim", 128),
+        rope_dim=getattr(config, "qk_rope_head_dim", 64),
+        most_heads=MOST_HEADS,
+        has_fp8=path.c4,
+    )
 
 
 def _logits_fit(context: int, path: IndexPath) -> None:
