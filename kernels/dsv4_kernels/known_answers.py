@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dsv4_kernels import known_kv, known_logits, known_rowgroups, known_selections
+from dsv4_kernels import known_kv, known_logits, known_router, known_rowgroups, known_selections
 from dsv4_kernels.formats import E2M1_MAGNITUDES
 from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT64
 from dsv4_kernels.pool import IndexPool, IndexSpec
@@ -39,7 +39,7 @@ def mismatch(
         return known_logits.mismatch(backend, device, tuple(paged))
     if op == "rowgroup_logits":
         return known_rowgroups.mismatch(backend, device, shapes or known_rowgroups.SHAPES)
-    return (_TESTS | known_selections.TESTS | known_kv.TESTS)[op](backend, device)
+    return (_TESTS | known_router.TESTS | known_selections.TESTS | known_kv.TESTS)[op](backend, device)
 
 
 def _pattern(device: torch.device) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ from dsv4_kernels.kv_ops import dequantize_kv, norm_rope_store_kv, store_kv
 from dsv4_kernels.layout import HEAD_DIM
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+from dsv4_kernels.router import router_gate, router_partials
 from dsv4_kernels.schedules import decode_schedule, guarded_page_table, prefill_schedule, row_groups
 from dsv4_kernels.selection import topk, topk_slots
 
@@ -218,6 +219,8 @@ __all__ = [
     "quantize_query",
     "quantize_query_with_weights",
     "readback",
+    "router_gate",
+    "router_partials",
     "row_groups",
     "rowgroup_logits",
     "store_kv",

@@ -64,6 +64,8 @@ OPS: tuple[str, ...] = (
     "decode_schedule",
     "prefill_schedule",
     "readback",
+    "router_partials",
+    "router_gate",
     "store_kv",
     "norm_rope_store_kv",
     "dequantize_kv",

@@ -6,6 +6,7 @@ from dsv4_kernels.portable.kv_norm_rope import norm_rope_store_kv
 from dsv4_kernels.portable.kv_store import store_kv
 from dsv4_kernels.portable.logits import paged_logits
 from dsv4_kernels.portable.quantize import quantize_query, quantize_query_with_weights
+from dsv4_kernels.portable.router import router_gate, router_partials
 from dsv4_kernels.portable.schedule import decode_schedule, prefill_schedule
 from dsv4_kernels.portable.selection import candidate_blocks, topk, topk_slots
 
@@ -21,6 +22,8 @@ __all__ = [
     "quantize_query",
     "quantize_query_with_weights",
     "readback",
+    "router_gate",
+    "router_partials",
     "rowgroup_logits",
     "store_kv",
     "topk",

@@ -14,6 +14,7 @@ from dsv4_kernels.reference.quantize import (
     readback,
     write_index_keys,
 )
+from dsv4_kernels.reference.router import router_gate, router_partials
 from dsv4_kernels.reference.schedule import decode_schedule, prefill_schedule
 from dsv4_kernels.reference.selection import topk, topk_slots
 
@@ -29,6 +30,8 @@ __all__ = [
     "quantize_query",
     "quantize_query_with_weights",
     "readback",
+    "router_gate",
+    "router_partials",
     "rowgroup_logits",
     "store_kv",
     "topk",

@@ -1,0 +1,49 @@
+"""Known answers of the router: integers whose sums are exact, and scores whose order and ties are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from dsv4_kernels.backends import Implementation
+
+INF = float("inf")
+SPLIT = 512
+ROWS, EXPERTS, HIDDEN = 3, 20, 600
+
+
+def _partials(backend: Implementation, device: torch.device) -> str:
+    """Row r is all 2 ** r; expert e is e + 1 up to hidden dimension 512 and -(e + 1) past it."""
+    x = (2.0 ** torch.arange(ROWS, device=device))[:, None].expand(ROWS, HIDDEN).bfloat16().contiguous()
+    sign = torch.where(torch.arange(HIDDEN, device=device) < SPLIT, 1.0, -1.0)
+    expert = torch.arange(1.0, EXPERTS + 1, device=device)
+    weight = (expert[:, None] * sign).bfloat16().contiguous()
+    got = backend.router_partials(x, weight, SPLIT)
+    one = torch.outer(2.0 ** torch.arange(ROWS, device=device), expert)
+    known = torch.stack([one * SPLIT, one * (SPLIT - HIDDEN)])
+    return "" if torch.equal(got, known) else "partials differ from the known ones"
+
+
+def _gate(backend: Implementation, device: torch.device) -> str:
+    """From 25 on softplus is the logit itself, so scores are square roots; the bias decides who is chosen."""
+    nan, largest = float("nan"), torch.finfo(torch.float32).max
+    whole = [[36.0, 49.0, 49.0, 36.0, 64.0, nan, -INF], [nan, INF, 25.0, -INF, nan, 25.0, nan], [nan] * 7]
+    logits = torch.tensor(whole, device=device)
+    partials = torch.stack([logits - 1.0, torch.ones_like(logits)])
+    bias = torch.tensor([4.0, 0.0, 0.0, 3.0, -INF, 100.0, 0.0], device=device)
+    weights, experts = backend.router_gate(partials, bias, 4, 4.0, True)
+    chosen = [[0, 3, 1, 2], [1, 5, 2, 3], [0, 1, 2, 3]]
+    if experts.tolist() != chosen:
+        return f"experts {experts.tolist()} differ from the known ones {chosen}"
+    scores = torch.tensor([[6.0, 6.0, 7.0, 7.0], [largest**0.5, 5.0, 5.0, 0.0], [0.0] * 4])
+    known = scores * 4.0 / torch.tensor([[26.0], [largest**0.5], [1.0]])
+    return "" if torch.equal(weights.cpu(), known) else f"weights {weights.tolist()} differ from the known ones"
+
+
+TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {
+    "router_partials": _partials,
+    "router_gate": _gate,
+}

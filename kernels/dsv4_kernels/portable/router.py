@@ -1,0 +1,170 @@
+"""The router in Triton: a split-K product in tiles of a fixed shape, and a gate of one program a row."""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dsv4_kernels.portable.softplus import sqrt_softplus
+from dsv4_kernels.router import MAX_TOPK
+from dsv4_kernels.softplus import LEAST_SUM
+
+ROWS = 16
+"""Rows of a tile in every batch: another height could be another matrix instruction, with another order of summing."""
+
+EXPERTS = 16
+LEAST = tl.constexpr(LEAST_SUM)
+LANES = tl.constexpr(MAX_TOPK)
+LOWEST = tl.constexpr(-(2**63))
+
+
+@triton.jit
+def _router_partials_kernel(
+    x_ptr,
+    weight_ptr,
+    out_ptr,
+    rows,
+    experts,
+    hidden,
+    stride_x,
+    stride_weight,
+    ROWS: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    expert = tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS)
+    part = tl.program_id(1)
+    d = part * SPLIT + tl.arange(0, SPLIT)
+    live = (expert < experts)[None, :]
+    # Weights first: they come from memory, the rows from a cache.
+    w_at = expert.to(tl.int64)[None, :] * stride_weight + d[:, None]
+    w = tl.load(weight_ptr + w_at, mask=live & (d < hidden)[:, None], other=0.0)
+    x_at = row.to(tl.int64)[:, None] * stride_x + d[None, :]
+    x = tl.load(x_ptr + x_at, mask=(row < rows)[:, None] & (d < hidden)[None, :], other=0.0)
+    if INTERPRETED:
+        # Its product takes the bits of bfloat16 for integers.
+        x, w = x.to(tl.float32), w.to(tl.float32)
+    total = tl.dot(x, w, input_precision="ieee", out_dtype=tl.float32)
+    at = (part.to(tl.int64) * rows + row)[:, None] * experts + expert[None, :]
+    tl.store(out_ptr + at, total, mask=(row < rows)[:, None] & live)
+
+
+@triton.jit
+def _logits(partials_ptr, at, mask, splits, stride):
+    total = tl.load(partials_ptr + at, mask=mask, other=0.0)
+    # A pointer that is moved: part * stride could pass 2**31.
+    for _ in range(1, splits):
+        partials_ptr += stride
+        total += tl.load(partials_ptr + at, mask=mask, other=0.0)
+    return total
+
+
+@triton.jit
+def _halved(x, HALF: tl.constexpr):
+    return tl.sum(tl.reshape(x, (2, HALF)), axis=0)
+
+
+@triton.jit
+def _tree_sum_32(x):
+    x = _halved(_halved(_halved(_halved(x, 16), 8), 4), 2)
+    return tl.sum(x, axis=0)
+
+
+@triton.jit
+def _router_gate_kernel(
+    partials_ptr,
+    bias_ptr,
+    weights_ptr,
+    experts_ptr,
+    stride,
+    experts,
+    splits,
+    routed_scaling,
+    E: tl.constexpr,
+    K: tl.constexpr,
+    BIASED: tl.constexpr,
+    RENORMALISE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    e = tl.arange(0, E)
+    live = e < experts
+    logit = _logits(partials_ptr, row * experts + e, live, splits, stride)
+    choice = sqrt_softplus(logit)
+    if BIASED:
+        choice += tl.load(bias_ptr + e, mask=live, other=0.0)
+    choice = tl.where((logit != logit) | (choice != choice), float("-inf"), choice)
+    bits = tl.where(choice == 0.0, 0.0, choice).to(tl.int32, bitcast=True)
+    order = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    key = tl.where(live, (order.to(tl.int64) << 32) | (0xFFFFFFFF - e.to(tl.int64)), LOWEST)
+    j = tl.arange(0, LANES)
+    chosen = tl.zeros((LANES,), tl.int32)
+    for i in tl.static_range(K):
+        best = tl.max(key, axis=0)
+        key = tl.where(key == best, LOWEST, key)
+        chosen = tl.where(j == i, (0xFFFFFFFF - (best & 0xFFFFFFFF)).to(tl.int32), chosen)
+    # Their few partials again, from the cache: cheaper than to look each score up by a reduction.
+    logit = _logits(partials_ptr, row * experts + chosen, j < K, splits, stride)
+    weight = tl.where((j < K) & (logit == logit), sqrt_softplus(logit), 0.0)
+    scaled = weight * routed_scaling
+    if RENORMALISE:
+        scaled = tl.div_rn(scaled, tl.maximum(_tree_sum_32(weight), LEAST))
+    tl.store(weights_ptr + row * K + j, scaled, mask=j < K)
+    tl.store(experts_ptr + row * K + j, chosen, mask=j < K)
+
+
+def router_partials(x: Tensor, weight: Tensor, split: int) -> Tensor:
+    """See `router.router_partials`."""
+    (rows, hidden), experts = x.shape, weight.shape[0]
+    parts = triton.cdiv(hidden, split)
+    out = torch.empty(parts, rows, experts, dtype=torch.float32, device=x.device)
+    if rows:
+        _router_partials_kernel[(triton.cdiv(experts, EXPERTS), parts, triton.cdiv(rows, ROWS))](
+            x,
+            weight,
+            out,
+            rows,
+            experts,
+            hidden,
+            x.stride(0),
+            weight.stride(0),
+            ROWS=ROWS,
+            EXPERTS=EXPERTS,
+            SPLIT=split,
+            INTERPRETED=triton.knobs.runtime.interpret,
+            num_warps=4,
+            enable_fp_fusion=False,
+        )
+    return out
+
+
+def router_gate(
+    partials: Tensor, bias: Tensor | None, k: int, routed_scaling: float, renormalise: bool
+) -> tuple[Tensor, Tensor]:
+    """See `router.router_gate`."""
+    splits, rows, experts = partials.shape
+    weights = torch.empty(rows, k, dtype=torch.float32, device=partials.device)
+    chosen = torch.empty(rows, k, dtype=torch.int32, device=partials.device)
+    if rows:
+        _router_gate_kernel[(rows,)](
+            partials,
+            partials if bias is None else bias,
+            weights,
+            chosen,
+            partials.stride(0),
+            experts,
+            splits,
+            routed_scaling,
+            E=max(triton.next_power_of_2(experts), 64),
+            K=k,
+            BIASED=bias is not None,
+            RENORMALISE=renormalise,
+            num_warps=1,
+            enable_fp_fusion=False,
+        )
+    return weights, chosen
