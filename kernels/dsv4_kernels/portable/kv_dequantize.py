@@ -61,9 +61,7 @@ def _dequantize_kernel(
         tail_at = (data_at + 448).to(tl.pointer_type(tl.int16)) + (d - 448)[None, :]
         tail = tl.load(tail_at, mask=live & (d[None, :] >= 448), other=0).to(tl.int32) << 16
         x = tl.where(d[None, :] >= 448, tail.to(tl.float32, bitcast=True), x)
-    if out_ptr.dtype.element_ty == tl.bfloat16:
-        x = kv_math.round_bfloat16(x, NATIVE)
-    tl.store(out_ptr + (row * 512)[:, None] + d[None, :], x.to(out_ptr.dtype.element_ty), mask=(row < rows)[:, None])
+    kv_math.store_rounded(out_ptr, (row * 512)[:, None] + d[None, :], x, (row < rows)[:, None], NATIVE)
 
 
 def dequantize_kv(pool: KVPool, slots: Tensor, dtype: torch.dtype) -> Tensor:

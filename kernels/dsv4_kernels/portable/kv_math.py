@@ -55,6 +55,15 @@ def round_bfloat16(x, NATIVE: tl.constexpr):
 
 
 @triton.jit
+def store_rounded(base, at, x, live, NATIVE: tl.constexpr):
+    """float32 `x` to `base + at` in the pointer's type; bfloat16 as bits, because the interpreter's own cast is off."""
+    if base.dtype.element_ty == tl.bfloat16 and not NATIVE:
+        tl.store(base.to(tl.pointer_type(tl.int16)) + at, bfloat16_bits(x, NATIVE).to(tl.int16), mask=live)
+    else:
+        tl.store(base + at, x.to(base.dtype.element_ty), mask=live)
+
+
+@triton.jit
 def _larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -65,6 +74,21 @@ def amax_bits(groups, NATIVE: tl.constexpr):
     if NATIVE:
         return tl.reduce(tl.abs(groups), 2, _larger).to(tl.int32, bitcast=True)
     return tl.max(groups.to(tl.int32, bitcast=True) & MAGNITUDE, axis=2)
+
+
+@triton.jit
+def turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R: tl.constexpr, NATIVE: tl.constexpr):
+    """[R, 512] with its last 32 pairs turned and rounded to bfloat16."""
+    pair = tl.arange(0, 256)
+    held = tl.minimum(tl.maximum(position, 0), limit - 1)
+    at = (held * stride_angle)[:, None] + (pair - 224)[None, :]
+    turning = live[:, None] & (pair[None, :] >= 224)
+    cos = tl.load(cos_ptr + at, mask=turning, other=1.0).to(tl.float32)
+    sin = tl.load(sin_ptr + at, mask=turning, other=0.0).to(tl.float32)
+    even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
+    turned = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (R, 512))
+    # A value that stays is passed through, because x - y * 0 would lose the sign of a zero and spread a NaN.
+    return tl.where(tl.arange(0, 512)[None, :] >= 448, round_bfloat16(turned, NATIVE), x)
 
 
 @triton.jit
@@ -112,10 +136,10 @@ def encode_e2m1(x):
 
 @triton.jit
 def _rounded_to_e2m1(x, scale64, inverse):
-    """x / scale / 64 rounded to e2m1 / 64 with x's sign, where scale64 is 64 scales and inverse its reciprocal.
+    """x / scale / 64 rounded to e2m1 / 64 with x's sign, where scale64 is 64 scales and inverse nearly its reciprocal.
 
     A threshold of e2m1 times a scale has 7 significant bits, so no other float32 comes nearer to it than 2^-28 beyond
-    what decides how a quotient rounds: a reciprocal with one correction, right to 2^-46, gives the division's codes.
+    what decides how a quotient rounds: a reciprocal with one correction, right to 2^-40, gives the division's codes.
     """
     guess = x * inverse
     a = tl.minimum(tl.abs(tl.fma(tl.fma(-guess, scale64, x), inverse, guess)), 0.09375)
@@ -180,20 +204,35 @@ def quantize_e4m3(groups, NATIVE: tl.constexpr):
 
 
 @triton.jit
-def quantize_e2m1(groups, R: tl.constexpr, NATIVE: tl.constexpr):
-    """[R, 32, 16] to uint8 pairs of codes [R, 32, 8] and uint8 e4m3 scales [R, 32]."""
-    amax = amax_bits(groups, NATIVE)
+def _sixth(amax, NATIVE: tl.constexpr):
+    """amax / 6, which decides the scale. Six times a halfway place of e4m3 has at most 8 bits, so as above."""
+    if NATIVE:
+        guess = amax * 0.16666667163372040
+        return tl.fma(tl.fma(-guess, 6.0, amax), 0.16666667163372040, guess)
+    return tl.div_rn(amax, 6.0)
+
+
+@triton.jit
+def quantize_e2m1(even, odd, R: tl.constexpr, NATIVE: tl.constexpr):
+    """The even and the odd values of rows, [R, 256] each, to uint8 pairs of codes [R, 256] and e4m3 scales [R, 32]."""
+    even, odd = tl.reshape(even, (R, 32, 8)), tl.reshape(odd, (R, 32, 8))
+    if NATIVE:
+        larger = tl.maximum(tl.abs(even), tl.abs(odd), propagate_nan=tl.PropagateNan.ALL)
+        amax = amax_bits(larger, NATIVE)
+    else:
+        amax = tl.maximum(amax_bits(even, NATIVE), amax_bits(odd, NATIVE))
     poisoned = amax >= INFINITY
     known = tl.where(poisoned, 0, amax).to(tl.float32, bitcast=True)
-    byte = encode_e4m3(tl.minimum(tl.maximum(tl.div_rn(known, 6.0), 0.001953125), 448.0), NATIVE)
+    byte = encode_e4m3(tl.minimum(tl.maximum(_sixth(known, NATIVE), 0.001953125), 448.0), NATIVE)
     scale = decode_e4m3(byte, NATIVE)
-    even, odd = tl.split(tl.reshape(groups, (R, 32, 8, 2)))
     if NATIVE:
-        scale64 = tl.expand_dims(scale * 64.0, 2)
-        inverse = tl.expand_dims(tl.div_rn(1.0, scale * 64.0), 2)
+        scale64 = scale * 64.0
+        inverse = tl.expand_dims(1.0 / scale64, 2)
+        scale64 = tl.expand_dims(scale64, 2)
         pairs = _packed_sm89(_rounded_to_e2m1(even, scale64, inverse), _rounded_to_e2m1(odd, scale64, inverse))
     else:
         divisor = tl.expand_dims(scale, 2)
         low, high = encode_e2m1(tl.div_rn(even, divisor)), encode_e2m1(tl.div_rn(odd, divisor))
         pairs = (low | (high << 4)).to(tl.uint8)
-    return tl.where(tl.expand_dims(poisoned, 2), 0, pairs).to(tl.uint8), tl.where(poisoned, 127, byte).to(tl.uint8)
+    pairs = tl.where(tl.expand_dims(poisoned, 2), 0, pairs).to(tl.uint8)
+    return tl.reshape(pairs, (R, 256)), tl.where(poisoned, 127, byte).to(tl.uint8)

@@ -10,24 +10,9 @@ from torch import Tensor
 
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_math
-from dsv4_kernels.portable.kv_store import STORE_ROWS, STORE_WARPS, kv_constants, put_rows
+from dsv4_kernels.portable.kv_store import STORE_ROWS, STORE_WARPS, kv_constants, put_pairs, put_rows
 
 QUERY_ROWS = 32
-
-
-@triton.jit
-def _turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R: tl.constexpr, NATIVE: tl.constexpr):
-    """[R, 512] with its last 32 pairs turned and rounded to bfloat16."""
-    pair = tl.arange(0, 256)
-    held = tl.minimum(tl.maximum(position, 0), limit - 1)
-    at = (held * stride_angle)[:, None] + (pair - 224)[None, :]
-    turning = live[:, None] & (pair[None, :] >= 224)
-    cos = tl.load(cos_ptr + at, mask=turning, other=1.0).to(tl.float32)
-    sin = tl.load(sin_ptr + at, mask=turning, other=0.0).to(tl.float32)
-    even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
-    turned = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (R, 512))
-    # A value that stays is passed through, because x - y * 0 would lose the sign of a zero and spread a NaN.
-    return tl.where(tl.arange(0, 512)[None, :] >= 448, kv_math.round_bfloat16(turned, NATIVE), x)
 
 
 @triton.jit
@@ -64,23 +49,39 @@ def _kv_rows(
     x = tl.load(kv_ptr + (row * stride_kv)[:, None] + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
     x = kv_math.round_bfloat16(kv_math.rms_norm_512(x, tl.load(weight_ptr + d).to(tl.float32), eps, R), NATIVE)
     position = tl.load(positions_ptr + row, mask=live, other=0)
-    x = _turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R, NATIVE)
-    put_rows(
-        x,
-        slot,
-        live,
-        pages_ptr,
-        page_stride,
-        R,
-        PAGE,
-        ROW_STRIDE,
-        SCALE_STRIDE,
-        SCALE_BASE,
-        GROUP,
-        E2M1,
-        PLAIN_ROPE,
-        NATIVE,
-    )
+    x = kv_math.turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R, NATIVE)
+    if E2M1:
+        even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
+        put_pairs(
+            even,
+            odd,
+            slot,
+            live,
+            pages_ptr,
+            page_stride,
+            R,
+            PAGE,
+            ROW_STRIDE,
+            SCALE_STRIDE,
+            SCALE_BASE,
+            NATIVE,
+        )
+    else:
+        put_rows(
+            x,
+            slot,
+            live,
+            pages_ptr,
+            page_stride,
+            R,
+            PAGE,
+            ROW_STRIDE,
+            SCALE_STRIDE,
+            SCALE_BASE,
+            GROUP,
+            PLAIN_ROPE,
+            NATIVE,
+        )
 
 
 @triton.jit
@@ -111,9 +112,7 @@ def _query_rows(
     sin = tl.load(sin_ptr + angle_at, mask=live[:, None], other=0.0).to(tl.float32)
     even, odd = tl.split(tl.reshape(x, (Q, 32, 2)))
     y = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (Q, 64))
-    if query_ptr.dtype.element_ty == tl.bfloat16:
-        y = kv_math.round_bfloat16(y, NATIVE)
-    tl.store(query_ptr + at, y.to(query_ptr.dtype.element_ty), mask=live[:, None])
+    kv_math.store_rounded(query_ptr, at, y, live[:, None], NATIVE)
 
 
 @triton.jit
