@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4_serve.engine_variables.check import EngineVariables, check_variables
+from dsv4_serve.engine_variables.vllm_check import check_vllm_variables
 from dsv4_serve.engines.base import EngineAdapter, EngineRun, check_toggles
 from dsv4_serve.engines.select import ADAPTERS
 from dsv4_serve.manifest import describe_flags, redact_command, redact_environment
@@ -69,9 +70,11 @@ def make_plan(environ: Mapping[str, str], cli: Mapping[str, str]) -> Plan:
 def _variables(
     adapter: EngineAdapter, profile: Profile, resolved: Resolved, environ: Mapping[str, str]
 ) -> EngineVariables:
+    python = resolved["DSV4_ENGINE_PYTHON"]
+    if adapter.name == "vllm":
+        return check_vllm_variables(environ, adapter.environment(profile), None if python is None else str(python))
     if adapter.name != "sglang":
         return EngineVariables()
-    python = resolved["DSV4_ENGINE_PYTHON"]
     return check_variables(
         environ,
         adapter.environment(profile),

@@ -13,6 +13,7 @@ from dsv4_serve.engine_variables.conflicts import ARCH, CONFLICTS, NOTES
 from dsv4_serve.engine_variables.known import aiter_names, sglang_names
 from dsv4_serve.engine_variables.registry import BY_NAME, VARIABLES
 from dsv4_serve.engine_variables.variable import NAMESPACES
+from dsv4_serve.engine_variables.vllm import VLLM
 from dsv4_serve.errors import UsageError
 from dsv4_serve.flags import BY_NAME as TOGGLES
 from dsv4_serve.flags import Conflict, Value
@@ -47,8 +48,9 @@ def check(environ: dict[str, str], python: str | None = None, **given: Any) -> E
 
 
 def test_names_are_unique_and_in_the_engines_namespaces() -> None:
-    assert len(BY_NAME) == len(VARIABLES)
-    assert all(name.startswith(NAMESPACES) for name in BY_NAME)
+    assert len(BY_NAME) == len(VARIABLES) + len(VLLM)
+    assert all(variable.name.startswith(NAMESPACES) for variable in VARIABLES)
+    assert all(variable.name.startswith("VLLM_") for variable in VLLM)
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda v: v.name)

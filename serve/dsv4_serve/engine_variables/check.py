@@ -44,7 +44,7 @@ def check_variables(
     command. UsageError names the variable, its value, where it came from, and what would be accepted.
     """
     found = {name: text for name, text in environ.items() if name.startswith(NAMESPACES)}
-    _refuse_overruled(found, built)
+    refuse_overruled(found, built)
     origins = dict.fromkeys(found, "environment") | dict.fromkeys(built, "profile")
     texts = found | {name: text for name, text in built.items() if name.startswith(NAMESPACES)}
     managed = {name: BY_NAME[name].parse(text, origins[name]) for name, text in texts.items() if name in BY_NAME}
@@ -60,7 +60,7 @@ def check_variables(
     return EngineVariables(managed, unmanaged, tuple(notes(asked)))
 
 
-def _refuse_overruled(found: Mapping[str, str], built: Mapping[str, str]) -> None:
+def refuse_overruled(found: Mapping[str, str], built: Mapping[str, str]) -> None:
     """The launcher writes some variables itself; a value beside them in the environment would be dropped silently."""
     for name, text in found.items():
         variable = BY_NAME.get(name)

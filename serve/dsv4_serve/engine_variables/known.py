@@ -1,4 +1,4 @@
-"""Names that the installed engine knows: SGLang's registry and sources, AITER's as the image's build listed them."""
+"""Names that the installed engine knows: its registry and sources, AITER's as the image's build listed them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 AITER_LIST = Path("/usr/share/dsv4-rocm/aiter-variables.json")
 """What the image's build found in AITER's sources (`dsv4_serve.image.variables`)."""
-WHERE = "import importlib.util as u; s = u.find_spec('sglang'); print(s.origin if s else '')"
+WHERE = "import importlib.util as u; s = u.find_spec({!r}); print(s.origin if s else '')"
 LOOKUP_SECONDS = 60.0
 
 
@@ -41,12 +41,23 @@ def aiter_names(listed: Path = AITER_LIST) -> frozenset[str] | None:
     return frozenset(json.loads(listed.read_text()))
 
 
-def _package(python: str | None) -> Path | None:
-    """`sglang/__init__.py` of that Python, found but not imported."""
+def vllm_names(python: str | None = None) -> frozenset[str] | None:
+    """Names of `vllm.envs` in the environment of `python`, read, not imported; None: no vLLM there."""
+    package = _package(python, "vllm")
+    registry = package.parent / "envs.py" if package else None
+    if registry is None or not registry.is_file():
+        return None
+    tables = [node for node in ast.parse(registry.read_text()).body if _assigned(node) == "environment_variables"]
+    keys = [key for node in tables if isinstance(node, ast.AnnAssign) for key in getattr(node.value, "keys", ())]
+    return frozenset(str(key.value) for key in keys if isinstance(key, ast.Constant))
+
+
+def _package(python: str | None, name: str = "sglang") -> Path | None:
+    """`__init__.py` of an engine in that Python, found but not imported."""
     if python is None or Path(python).expanduser() == Path(sys.executable):
-        spec = importlib.util.find_spec("sglang")
+        spec = importlib.util.find_spec(name)
         return Path(spec.origin) if spec is not None and spec.origin else None
-    command = [str(Path(python).expanduser()), "-c", WHERE]
+    command = [str(Path(python).expanduser()), "-c", WHERE.format(name)]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOOKUP_SECONDS, cwd="/")
     except OSError:

@@ -10,14 +10,14 @@ from dsv4_serve.markdown_table import table
 
 HEADS = ("variable", "accepted", "default", "set by", "meaning")
 INTRODUCTION = f"""\
-Variables of SGLang 0.5.23 and AITER that concern this path, with the pinned engine's defaults on ROCm. Set them in a
-profile's `env` or in the environment. `dsv4 serve` reads every name that begins with
-{", ".join(f"`{prefix}`" for prefix in NAMESPACES)} before the engine starts:
+Variables of SGLang 0.5.23, AITER and vLLM 0.33.0 that concern this path, with the pinned engine's defaults on ROCm. Set
+them in a profile's `env` or in the environment. `dsv4 serve` reads every name that begins with
+{", ".join(f"`{prefix}`" for prefix in NAMESPACES)} (for vLLM: `VLLM_`) before the engine starts:
 
 - one of these tables: its value must be of the accepted form (SGLang itself takes the default for a value that it
-  cannot read);
-- known to the installed engine alone (`sglang.srt.environ` and what its sources read past it; for AITER the list that
-  the image's build made): passed on, and listed as `unmanaged` by `dsv4 serve --dry-run`;
+  cannot read, vLLM takes it for off);
+- known to the installed engine alone (`sglang.srt.environ` and what its sources read past it; `vllm.envs`; for AITER
+  the list that the image's build made): passed on, and listed as `unmanaged` by `dsv4 serve --dry-run`;
 - known to neither: an error with the nearest name.
 
 A variable that the launcher sets from a toggle is refused with another value: set the toggle.

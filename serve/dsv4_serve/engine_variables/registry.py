@@ -7,6 +7,7 @@ from dsv4_serve.engine_variables.index_path import INDEX, LAYOUT
 from dsv4_serve.engine_variables.model import DSPARK, ENGRAM, EXTENSION, WEIGHTS
 from dsv4_serve.engine_variables.rocm import AITER_USE, ATTENTION, DENSE, HYPER_CONNECTIONS
 from dsv4_serve.engine_variables.variable import Variable
+from dsv4_serve.engine_variables.vllm import VLLM
 
 SECTIONS: dict[str, tuple[Variable, ...]] = {
     "Index": INDEX,
@@ -20,6 +21,8 @@ SECTIONS: dict[str, tuple[Variable, ...]] = {
     "DSpark (V4.1)": DSPARK,
     "Extensions and hosts": EXTENSION,
     "AITER": AITER,
+    "vLLM": VLLM,
 }
-VARIABLES: tuple[Variable, ...] = tuple(variable for section in SECTIONS.values() for variable in section)
-BY_NAME: dict[str, Variable] = {variable.name: variable for variable in VARIABLES}
+VARIABLES: tuple[Variable, ...] = tuple(v for section in SECTIONS.values() for v in section if v not in VLLM)
+"""Those of SGLang and AITER, which conflict among themselves and with toggles; vLLM's stand apart."""
+BY_NAME: dict[str, Variable] = {variable.name: variable for variable in (*VARIABLES, *VLLM)}
