@@ -29,6 +29,8 @@ INTERPRETER_PROGRAMS = 8
 QUERY_COLUMNS = 128
 """Heads times rows of a program at most: what accumulators and queries leave of the registers."""
 
+LEAST_COLUMNS = 32
+
 
 # A table of any width and any number of rows run the same compilation.
 @triton.jit(do_not_specialize=["rows", "bound", "stride_table", "stride_out", "splits"])
@@ -163,6 +165,8 @@ def exact_logits(call: LogitsCall) -> Tensor:
         return out
     padded = triton.next_power_of_2(heads)
     group = 1 if call.row_to_seq is None else max(1, min(4, QUERY_COLUMNS // padded))
+    # With 16 columns Triton 3.9 compiles for gfx950 without a barrier between two uses of LDS; the emulator finds it.
+    padded = max(padded, LEAST_COLUMNS // group)
     blocks = triton.cdiv(rows, group)
     on_gpu = pool.device.type == "cuda"
     programs = PROGRAMS_PER_PROCESSOR * _processors(pool.device) if on_gpu else INTERPRETER_PROGRAMS

@@ -1,0 +1,78 @@
+"""vLLM's 68-byte records by the portable kernels, compiled for gfx950 and executed on the emulator in three orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import gfx950_scoring
+from dsv4_kernels import portable, reference
+from dsv4_kernels.pool import IndexPool, IndexSpec
+from gfx950_emulator import active
+from gfx950_emulator.machine.options import ORDERS, Order
+
+GAP = 4096
+RECORDS = [("record68", 64), ("record68", 32), ("record68_n16", 16), ("record68_p128", 32)]
+ENDS = gfx950_scoring.ints(200, 65, 0)
+
+
+def scoring(name: str, heads: int) -> gfx950_scoring.Scoring:
+    """Three rows with float32 weights, pages far apart."""
+    spec = IndexSpec.named(name, "deepseek", hadamard=False)
+    made = gfx950_scoring.Scoring(3, heads, pages=8, gap=GAP, spec=spec)
+    made.weights = made.weights.float()
+    return made
+
+
+def scored(of: gfx950_scoring.Scoring, table: Tensor, order: Order, seqs: Tensor | None = None) -> Tensor:
+    out = torch.full((3, 256), gfx950_scoring.POISON)
+    with active(order=order) as session:
+        portable.paged_logits(replace(of.call(table, ENDS, 256, seqs=seqs), out=out))
+    assert len(session.launches) == 1
+    assert session.launches[0].kernel.resources.scratch_bytes == 0
+    return out
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("name", "heads"), RECORDS)
+def test_scores_over_shuffled_pages(name: str, heads: int, order: Order) -> None:
+    case = scoring(name, heads)
+    table = case.tables(3, 256 // case.pool.spec.layout.page_slots)
+    case.compare(scored(case, table, order), case.exact(table, ENDS, 256))
+    seqs = gfx950_scoring.ints(1, 0, 0)
+    case.compare(scored(case, table, order, seqs), case.exact(table, ENDS, 256, seqs=seqs))
+
+
+@pytest.mark.parametrize("name", ["record68", "record68_p128"])
+def test_a_flipped_page_or_scale_changes_the_scores(name: str) -> None:
+    case = scoring(name, 32)
+    table = case.tables(3, 256 // case.pool.spec.layout.page_slots)
+    before = scored(case, table, "lockstep")
+    swapped = table.clone()
+    swapped[0, :2] = table[0, :2].flip(0)
+    after = scored(case, swapped, "lockstep")
+    assert not torch.equal(after[0, :200], before[0, :200])
+    assert torch.equal(after[1:], before[1:])
+    slots = case.pool.spec.layout.page_slots
+    case.pool.payload[int(table[0, 0]), slots * 64] += 3
+    assert not torch.equal(scored(case, table, "lockstep")[0, :200], before[0, :200])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["record68", "record68_n16", "record68_p128"])
+def test_keys_are_written_as_the_reference_writes_them(name: str, order: Order) -> None:
+    spec = IndexSpec.named(name, "deepseek", hadamard=False)
+    slots = torch.tensor([5, 300, -1, 130, 64])
+    angle = torch.linspace(0, 3, 7)[:, None] * torch.linspace(1, 0.1, 32)
+    keys = torch.randn(5, 128, generator=torch.Generator().manual_seed(1)).bfloat16()
+    arguments = keys, torch.linspace(0.5, 2, 128), 1e-6, angle.cos(), angle.sin(), torch.arange(5), slots
+    size = spec.layout.payload_spec.bytes_per_page
+    pages = [torch.full((8, size + GAP), 0xEE, dtype=torch.uint8) for _ in range(2)]
+    ours, known = (IndexPool(spec, {"pages": whole[:, :size]}) for whole in pages)
+    reference.write_index_keys(known, *arguments)
+    with active(order=order):
+        portable.write_index_keys(ours, *arguments)
+    assert torch.equal(pages[0], pages[1])
