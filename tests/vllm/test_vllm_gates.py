@@ -16,9 +16,11 @@ from vllm.v1.attention.ops import rocm_paged_mxfp4_indexer as rocm_ops
 
 import vllm_index_world as world
 from dsv4_kernels import counters
-from dsv4_serve.engines.hooks import HookError
+from dsv4_serve.engines.hooks import MARK, HookError
 from dsv4_serve.engines.vllm import functions, launcher, plugin, routes, selection, tensors, writers
+from vllm import plugins
 
+GROUP = "vllm.general_plugins"
 V4 = world.Model()
 CPU = torch.device("cpu")
 
@@ -31,15 +33,32 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_the_entry_point_is_declared_and_registers_once() -> None:
+def declared() -> str:
+    """The entry point of the project's own metadata."""
     project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
-    declared = project["project"]["entry-points"]["vllm.general_plugins"]["dsv4"]
-    assert declared == f"{plugin.register.__module__}:{plugin.register.__name__}"
+    return str(project["project"]["entry-points"][GROUP]["dsv4"])
+
+
+def test_the_entry_point_is_declared_and_registers_once() -> None:
+    assert declared() == f"{plugin.register.__module__}:{plugin.register.__name__}"
     before = plugin.hooks()
     plugin.register()
     assert plugin.hooks() is before
     assert set(before.states().values()) == {"attached"}
     before.verify(ready=True)
+
+
+def test_vllm_finds_and_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "plugins_loaded", False)
+    info = tmp_path / "dsv4_rocm-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dsv4-rocm\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\ndsv4 = {declared()}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugin.unregister()
+    assert not hasattr(gates.dsa_indexer_uses_fp4, MARK)
+    plugins.load_general_plugins()
+    assert hasattr(gates.dsa_indexer_uses_fp4, MARK)
 
 
 def test_fp8_is_left_alone() -> None:
