@@ -33,6 +33,7 @@ async def cache_aware_routing_finds_more_than_round_robin(servers: list[Server])
     aware, blind = await hit_rate(servers, "cache_aware"), await hit_rate(servers, "round_robin")
     # The 256-token pages of a 600-character prefix: two of three pages, on all but the first request of a family.
     ceiling = (EACH - 1) / EACH
+    print(f"share of prompt tokens from the cache: cache-aware {aware:.2f}, round robin {blind:.2f}")
     assert 0.8 * ceiling * 2 / 3 < aware < ceiling
     assert blind < 0.7 * aware
 
