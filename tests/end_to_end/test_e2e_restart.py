@@ -28,7 +28,8 @@ def test_it_comes_back_from_a_kill_a_stop_and_lost_weights_with_the_same_answers
 ) -> None:
     model = tmp_path / tiny_model.name
     shutil.copytree(tiny_model, model)
-    options = ["--profile", "tiny", "--restart-delay", "0.5", "--stall-seconds", "6"]
+    # More patience than a busy machine's first tokens need, and restarts to spare should it still look like a hang.
+    options = ["--profile", "tiny", "--restart-delay", "0.5", "--stall-seconds", "20", "--max-restarts", "20"]
     with Launcher(model, options, command=COMMAND) as launcher:
         cold = answer(launcher)
         stream = Stream(launcher, 2000)
