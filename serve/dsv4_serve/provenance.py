@@ -44,7 +44,7 @@ def loaded_sources(modules: Mapping[str, ModuleType] | None = None) -> dict[str,
     found = dict(sys.modules if modules is None else modules)
     files = {name: getattr(module, "__file__", None) for name, module in found.items()}
     return {
-        name: _digest(Path(file))
+        name: file_digest(Path(file))
         for name, file in sorted(files.items())
         if file is not None and name.partition(".")[0] in PACKAGES
     }
@@ -59,7 +59,7 @@ def patched_files(root: Path = PATCHES) -> dict[str, dict[str, str]]:
         except PatchError:
             continue
         there = (edit.target for edit in patch.files if (tree / edit.target).is_file())
-        found.setdefault(patch.project, {}).update({target: _digest(tree / target) for target in there})
+        found.setdefault(patch.project, {}).update({target: file_digest(tree / target) for target in there})
     return found
 
 
@@ -84,7 +84,8 @@ def image_record(record: Path = IMAGE_RECORD) -> dict[str, str] | None:
 
 
 @cache
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """sha256 of a file, read once a process."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,6 +15,7 @@ from dsv4_serve.engines.sglang_adapter import SglangAdapter
 from dsv4_serve.engines.sglang_metrics import translate
 from dsv4_serve.plan import make_plan
 from dsv4_serve.profiles.load import load_profile
+from serve.engine_answers import Answers, answering
 
 ADAPTER = SglangAdapter(EngineRun(Path("/m"), 1))
 STARTUP = {"load_weight": 60.5, "scheduler_e2e": 90.0, "cuda_graph": {"decode": 12.0, "prefill": 3.0}}
@@ -29,11 +27,10 @@ def compiled(kernels: int) -> str:
     return f"# TYPE dsv4_compile_events_total counter\ndsv4_compile_events_total{{{labels}}} {kernels}\n"
 
 
-class Answers:
-    """What the server says, by path; tests change it."""
-
-    def __init__(self) -> None:
-        self.by_path: dict[str, Any] = {
+@pytest.fixture
+def answers() -> Answers:
+    return Answers(
+        {
             "/server_info": {"served_model_name": "DeepSeek-V4-Flash", "tp_size": 4, "startup_time": STARTUP},
             "/v1/completions": {"choices": [{"text": " Paris"}], "usage": {"completion_tokens": 4}},
             "/v1/loads?include=core": {
@@ -42,41 +39,15 @@ class Answers:
                     {"dp_rank": 1, "num_running_reqs": 1, "num_waiting_reqs": 0},
                 ]
             },
+            "/metrics": compiled(5),
         }
-        self.by_path["/metrics"] = compiled(5)
-        self.asked: list[dict[str, Any]] = []
-
-
-@pytest.fixture
-def answers() -> Answers:
-    return Answers()
+    )
 
 
 @pytest.fixture
 def client(answers: Answers) -> Iterator[EngineClient]:
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            if body:
-                answers.asked.append(json.loads(body))
-            known = self.path in answers.by_path
-            answer = answers.by_path[self.path] if known else {"error": "no such path"}
-            text = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-            self.send_response(200 if known else 404)
-            self.send_header("content-length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_GET = do_POST = _answer  # noqa: N815  the base class's names
-
-        def log_message(self, *args: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield EngineClient(server.server_address[1])
-    server.shutdown()
-    server.server_close()
+    with answering(answers) as connected:
+        yield connected
 
 
 def test_ready_asks_the_served_model_for_a_real_generation(client: EngineClient, answers: Answers) -> None:

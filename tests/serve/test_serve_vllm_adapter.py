@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -18,6 +14,7 @@ from dsv4_serve.engines.vllm_adapter import VllmAdapter
 from dsv4_serve.engines.vllm_metrics import translate
 from dsv4_serve.metrics.exposition import parse_engine_metrics
 from dsv4_serve.profiles.load import load_profile
+from serve.engine_answers import Answers, answering
 
 ADAPTER = VllmAdapter(EngineRun(Path("/m"), 1))
 PROFILE = load_profile("vllm-v4-flash-tp8")
@@ -51,46 +48,23 @@ vllm:time_to_first_token_seconds_sum{engine="0",model_name="m"} 1.5
 """
 
 
-class Answers:
-    """What the server says, by path; tests change it."""
-
-    def __init__(self) -> None:
-        model = {"id": "DeepSeek-V4-Flash", "max_model_len": 131072}
-        self.by_path: dict[str, Any] = {
+@pytest.fixture
+def answers() -> Answers:
+    model = {"id": "DeepSeek-V4-Flash", "max_model_len": 131072}
+    return Answers(
+        {
             "/v1/models": {"data": [model]},
             "/version": {"version": "0.33.0"},
             "/metrics": METRICS,
             "/v1/completions": {"choices": [{"text": " Paris"}], "usage": {"completion_tokens": 4}},
         }
-
-
-@pytest.fixture
-def answers() -> Answers:
-    return Answers()
+    )
 
 
 @pytest.fixture
 def client(answers: Answers) -> Iterator[EngineClient]:
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length") or 0))
-            found = answers.by_path.get(self.path)
-            text = (found if isinstance(found, str) else json.dumps(found)).encode()
-            self.send_response(404 if found is None else 200)
-            self.send_header("content-length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_GET = do_POST = _answer  # noqa: N815  the base class's names
-
-        def log_message(self, *args: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield EngineClient(server.server_address[1])
-    server.shutdown()
-    server.server_close()
+    with answering(answers) as connected:
+        yield connected
 
 
 def test_ready_after_a_real_generation(client: EngineClient, answers: Answers) -> None:

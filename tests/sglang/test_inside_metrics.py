@@ -17,6 +17,7 @@ from sglang.srt.utils import async_probe
 
 from dsv4_serve.engines import sglang_inside, sglang_metrics
 from dsv4_serve.engines.hooks import Hooks
+from dsv4_serve.engines.metric_rules import parse
 from dsv4_serve.engines.sglang.inside import captures, health
 from dsv4_serve.engines.sglang.inside.families import Families
 from dsv4_serve.engines.sglang.inside.publisher import Publisher
@@ -86,7 +87,7 @@ def test_what_describes_does_not_add_up(exported: str) -> None:
 def test_compilations_are_told_from_those_before_the_engine_was_ready(exported: str) -> None:
     name = "dsv4_compile_events_after_ready_total"
     assert name not in values(exported)
-    compiled = sglang_inside.compile_events(exported)
+    compiled = sglang_inside.compile_events(parse(exported))
     assert compiled is not None
     # The interpreter compiles nothing; the rank's own eight are all there is.
     assert compiled == 8

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -14,6 +15,8 @@ from dsv4_serve.metrics.names import BY_NAME
 Key = tuple[str, tuple[tuple[str, str], ...]]
 """A sample's suffix (`_bucket`, `_sum`, ...) and its labels in our names."""
 Totals = dict[str, dict[Key, float]]
+Families = Mapping[str, Metric]
+"""An exposition by family; the text format's parser drops the _total of a counter's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +29,29 @@ class Rule:
     where: Mapping[str, str] = field(default_factory=dict)
 
 
-def totals(text: str, rules: Sequence[Rule], replica: str) -> Totals:
+def parse(text: str) -> Families:
+    """Read once, whatever is asked of it afterwards."""
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def totals(sources: Families, rules: Sequence[Rule], replica: str) -> Totals:
     """What `rules` make of an exposition. `replica` is the label that tells an engine's replicas apart: ranks of one
     replica hold the same pool, so the fullest tells, and replicas add up.
     """
-    sources = {family.name: family for family in text_string_to_metric_families(text)}
     found: Totals = defaultdict(lambda: defaultdict(float))
     for rule in rules:
-        # The text format's parser drops the _total of a counter's family name.
         family = sources.get(rule.source.removesuffix("_total")) or sources.get(rule.source)
         for key, value in _values(rule, family.samples if family else (), replica):
             found[rule.target][key] += value
     return found
+
+
+def family_of(target: str, samples: Mapping[Key, float]) -> Metric:
+    """One family of metrics/names.py from values by suffix and labels."""
+    entry = BY_NAME[target]
+    family = Metric(target.removesuffix("_total"), entry.help, entry.type)
+    family.samples = [Sample(target + suffix, dict(labels), value) for (suffix, labels), value in samples.items()]
+    return family
 
 
 def _values(rule: Rule, samples: Iterable[Sample], replica: str) -> Iterator[tuple[Key, float]]:

@@ -10,12 +10,12 @@ from prometheus_client import Metric
 from dsv4_serve.engines import sglang_command, sglang_inside, sglang_metrics
 from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
+from dsv4_serve.engines.first_generation import generate_once
+from dsv4_serve.engines.metric_rules import parse
 from dsv4_serve.flags import Value
 from dsv4_serve.nodes import Nodes
 from dsv4_serve.profiles.schema import Profile
 
-# The first generation compiles what the image did not: minutes, once.
-FIRST_GENERATION_SECONDS = 600.0
 # Live states of every rank, and what the manifest must not show.
 OMITTED = frozenset({"internal_states", "launch_command", "api_key", "admin_api_key", "ssl_keyfile_password"})
 # What a machine beyond the first answers with: a health route and nothing else.
@@ -54,12 +54,8 @@ class SglangAdapter:
         effective = await self.effective(client)
         if effective == WORKER:
             return True
-        model = effective["served_model_name"]
-        request = {"model": model, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
-        answer = await client.post_json("/v1/completions", request, FIRST_GENERATION_SECONDS)
-        if not answer.get("choices") or answer.get("usage", {}).get("completion_tokens", 0) < 1:
-            raise EngineUnreachableError(f"the first generation gave no token: {answer}")
-        self._compiled_before = sglang_inside.compile_events(await client.get_text("/metrics"))
+        await generate_once(client, effective["served_model_name"])
+        self._compiled_before = sglang_inside.compile_events(parse(await client.get_text("/metrics")))
         return True
 
     async def effective(self, client: EngineClient) -> dict[str, Any]:

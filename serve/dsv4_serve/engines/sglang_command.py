@@ -6,16 +6,11 @@ engine changes nothing here.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from dsv4_serve.engines.base import EngineRun
+from dsv4_serve.engines.engine_command import Option, program, words
 from dsv4_serve.flags import Value
 from dsv4_serve.nodes import Nodes
 from dsv4_serve.profiles.schema import Profile
-
-Option = str | int | Path | None
-"""The value of an option; None is an option without one."""
 
 PARSERS = {"v4": ("deepseek-v4", "deepseekv4"), "v41": ("deepseek-v41", "deepseekv41")}
 """Parsers of reasoning and tool calls by generation; the layout of the main KV cache tells the generation."""
@@ -49,8 +44,7 @@ def command(profile: Profile, run: EngineRun) -> list[str]:
         **SPECULATIVE[profile.speculative],
         **(HICACHE | {"--hicache-write-policy": profile.hicache_write_policy} if profile.hicache else {}),
     }
-    words = [word for name, value in options.items() for word in _words(name, value)]
-    return [str(_program(profile)), "serve", *words, *profile.engine.extra_args]
+    return [program(profile, "sglang"), "serve", *words(options), *profile.engine.extra_args]
 
 
 def environment(profile: Profile) -> dict[str, str]:
@@ -79,12 +73,6 @@ def _plugin(profile: Profile, toggles: dict[str, Value]) -> dict[str, str]:
     }
     given = {name: toggles.get(name) for name in ("DSV4_KERNELS_DIR", "DSV4_INDEXER_TIMING")}
     return named | {name: str(value) for name, value in given.items() if value}
-
-
-def _program(profile: Profile) -> Path:
-    """SGLang's command, beside the Python of its environment."""
-    python = profile.toggles().get("DSV4_ENGINE_PYTHON")
-    return Path(sys.executable if python is None else str(python)).expanduser().with_name("sglang")
 
 
 def fp4_flag(profile: Profile) -> bool:
@@ -136,7 +124,3 @@ def _model(profile: Profile) -> dict[str, Option]:
         "--reasoning-parser": reasoning,
         "--tool-call-parser": tools,
     }
-
-
-def _words(name: str, value: Option) -> list[str]:
-    return [name] if value is None else [name, str(value)]

@@ -7,14 +7,12 @@ launches of their own and add up. What describes rather than counts is the large
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
+from dsv4_serve.engines.metric_rules import Families, Key
 from dsv4_serve.engines.sglang.inside.families import COMPILES, RANKS
-from dsv4_serve.metrics.names import BY_NAME
 
 ADDED_UP = (
     "dsv4_kv_capacity_tokens",
@@ -35,33 +33,29 @@ AFTER_READY = "dsv4_compile_events_after_ready_total"
 PROVIDED = (*ADDED_UP, *DESCRIBING, AFTER_READY)
 """Families of metrics/names.py that come from inside the engine."""
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
-"""A sample's suffix (`_bucket`, `_sum`, ...) and its labels without ranks."""
 
+def values(sources: Families, compiled_before: float | None) -> dict[str, dict[Key, float]]:
+    """{family: {key: value}} of an exposition, labels without ranks.
 
-def values(text: str, compiled_before: float | None) -> dict[str, dict[Key, float]]:
-    """{family: {key: value}} of an exposition. `compiled_before`: kernels compiled when the engine became ready; None
-    before it is, and then nothing is said about those after.
+    `compiled_before`: kernels compiled when the engine became ready; None before it is, and then nothing is said about
+    those after.
     """
-    sources = {family.name: family for family in text_string_to_metric_families(text)}
     found: dict[str, dict[Key, float]] = {}
     for name in (*ADDED_UP, *DESCRIBING):
         family = sources.get(name.removesuffix("_total"))
         combined = _combined(family, add=name in ADDED_UP) if family is not None else {}
         if combined:
             found[name] = combined
-    compiles = compile_events(text)
+    compiles = compile_events(sources)
     if compiles is not None and compiled_before is not None:
         found[AFTER_READY] = {("", ()): max(0.0, compiles - compiled_before)}
     return found
 
 
-def compile_events(text: str) -> float | None:
+def compile_events(sources: Families) -> float | None:
     """Kernels compiled in the engine since its start, None where the plugin exports nothing."""
-    for family in text_string_to_metric_families(text):
-        if family.name == COMPILES.removesuffix("_total"):
-            return sum(_combined(family, add=True).values())
-    return None
+    family = sources.get(COMPILES.removesuffix("_total"))
+    return None if family is None else sum(_combined(family, add=True).values())
 
 
 def _combined(family: Metric, *, add: bool) -> dict[Key, float]:
@@ -84,11 +78,3 @@ def _samples(family: Metric) -> Iterator[tuple[Key, tuple[str, str, str], float]
         suffix = sample.name.removeprefix(family.name).removeprefix("_total")
         replica, stage, tensor = (sample.labels[name] for name in RANKS)
         yield (suffix, tuple(sorted(labels.items()))), (replica, stage, tensor), sample.value
-
-
-def family_of(target: str, samples: Mapping[Key, float]) -> Metric:
-    """One family of metrics/names.py from values by suffix and labels."""
-    entry = BY_NAME[target]
-    family = Metric(target.removesuffix("_total"), entry.help, entry.type)
-    family.samples = [Sample(target + suffix, dict(labels), value) for (suffix, labels), value in samples.items()]
-    return family

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import Metric
 
 from dsv4_serve.engines import sglang_inside
-from dsv4_serve.engines.metric_rules import Rule, totals
+from dsv4_serve.engines.metric_rules import Rule, family_of, parse, totals
 
 MAIN = {"region": "main", "tier": "gpu"}
 WINDOW = {"region": "window", "tier": "gpu"}
@@ -40,7 +40,8 @@ REPLICA = "dp_rank"
 
 def translate(text: str, compiled_before: float | None = None) -> list[Metric]:
     """The families that `RULES` make of SGLang's exposition, and those of `sglang_inside.values`."""
-    found = totals(text, RULES, REPLICA)
-    for name, values in sglang_inside.values(text, compiled_before).items():
+    sources = parse(text)
+    found = totals(sources, RULES, REPLICA)
+    for name, values in sglang_inside.values(sources, compiled_before).items():
         found[name].update(values)
-    return [sglang_inside.family_of(name, found[name]) for name in found]
+    return [family_of(name, found[name]) for name in found]

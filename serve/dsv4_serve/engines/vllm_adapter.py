@@ -10,11 +10,10 @@ from prometheus_client import Metric
 from dsv4_serve.engines import vllm_command, vllm_metrics
 from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
+from dsv4_serve.engines.first_generation import generate_once
 from dsv4_serve.flags import Value
 from dsv4_serve.profiles.schema import Profile
 
-# The first generation compiles what the image did not: minutes, once.
-FIRST_GENERATION_SECONDS = 600.0
 REPORTED = ("block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks", "kv_cache_size_tokens")
 """Of vLLM's cache configuration, which is all that it tells without its development routes."""
 
@@ -46,10 +45,7 @@ class VllmAdapter:
         models = (await client.get_json("/v1/models")).get("data") or []
         if not models:
             raise EngineUnreachableError("/v1/models: no model is served")
-        request = {"model": models[0]["id"], "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
-        answer = await client.post_json("/v1/completions", request, FIRST_GENERATION_SECONDS)
-        if not answer.get("choices") or answer.get("usage", {}).get("completion_tokens", 0) < 1:
-            raise EngineUnreachableError(f"the first generation gave no token: {answer}")
+        await generate_once(client, models[0]["id"])
         return True
 
     async def effective(self, client: EngineClient) -> dict[str, Any]:

@@ -7,16 +7,12 @@ format of the index: left to itself, vLLM 0.33 takes MXFP4 for V4 on gfx950 and 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 from dsv4_serve.engines.base import EngineRun
+from dsv4_serve.engines.engine_command import Option, program, words
 from dsv4_serve.errors import UsageError
 from dsv4_serve.nodes import Nodes
 from dsv4_serve.profiles.schema import Profile
-
-Option = str | int | Path | None
-"""The value of an option; None is an option without one."""
 
 INDEX_DTYPES = {"fp4": "mxfp4", "fp8": "fp8", "bf16": "bf16"}
 GENERATIONS = {"v4": "deepseek_v4", "v41": "deepseek_v41"}
@@ -41,8 +37,7 @@ def command(profile: Profile, run: EngineRun) -> list[str]:
         **_parallelism(profile),
         **_model(profile),
     }
-    words = [word for name, value in options.items() for word in _words(name, value)]
-    return [str(_program(profile)), "serve", str(run.model_dir), *words, *profile.engine.extra_args]
+    return [program(profile, "vllm"), "serve", str(run.model_dir), *words(options), *profile.engine.extra_args]
 
 
 def environment(profile: Profile) -> dict[str, str]:
@@ -61,12 +56,6 @@ def environment(profile: Profile) -> dict[str, str]:
 def attention_config(profile: Profile) -> dict[str, str]:
     """vLLM's --attention-config, as it must also report it."""
     return {"indexer_kv_dtype": INDEX_DTYPES[profile.indexer.dtype]}
-
-
-def _program(profile: Profile) -> Path:
-    """vLLM's command, beside the Python of its environment."""
-    python = profile.toggles().get("DSV4_ENGINE_PYTHON")
-    return Path(sys.executable if python is None else str(python)).expanduser().with_name("vllm")
 
 
 def _server(profile: Profile, run: EngineRun) -> dict[str, Option]:
@@ -122,7 +111,3 @@ def _model(profile: Profile) -> dict[str, Option]:
         "--enable-auto-tool-choice": None,
         **({} if speculative is None else {"--speculative-config": json.dumps(speculative)}),
     }
-
-
-def _words(name: str, value: Option) -> list[str]:
-    return [name] if value is None else [name, str(value)]

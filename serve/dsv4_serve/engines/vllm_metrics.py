@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
-from dsv4_serve.engines.metric_rules import Rule, totals
-from dsv4_serve.engines.sglang_inside import family_of
+from dsv4_serve.engines.metric_rules import Families, Rule, family_of, parse, totals
 
 MAIN = {"region": "main", "tier": "gpu"}
 HOST = {"region": "main", "tier": "host"}
@@ -41,11 +37,12 @@ AT_MAIN = ("", tuple(sorted(MAIN.items())))
 
 def translate(text: str) -> list[Metric]:
     """The families that `RULES` make of vLLM's exposition, with capacity and use from its cache configuration."""
-    found = totals(text, RULES, REPLICA)
-    capacities = capacity_by_engine(text)
+    sources = parse(text)
+    found = totals(sources, RULES, REPLICA)
+    capacities = _capacities(sources)
     if capacities:
         found[CAPACITY_TOKENS][AT_MAIN] = float(sum(capacities.values()))
-        shares = dict(_shares(text))
+        shares = _by_engine(sources, USAGE)
         if shares.keys() >= capacities.keys():
             used = sum(capacity * shares[engine] for engine, capacity in capacities.items())
             found[USED_TOKENS][AT_MAIN] = float(round(used))
@@ -54,28 +51,26 @@ def translate(text: str) -> list[Metric]:
     return [family_of(name, values) for name, values in found.items()]
 
 
-def capacity_by_engine(text: str) -> dict[str, int]:
+def cache_config(text: str) -> dict[str, dict[str, str]]:
+    """vLLM's cache configuration by engine, every value as text."""
+    return _configs(parse(text))
+
+
+def _configs(sources: Families) -> dict[str, dict[str, str]]:
+    family = sources.get(CACHE_CONFIG)
+    return {sample.labels.get(REPLICA, ""): dict(sample.labels) for sample in family.samples} if family else {}
+
+
+def _capacities(sources: Families) -> dict[str, int]:
     """Tokens of context that each data-parallel engine's cache holds. vLLM tells them as a label, not as a value."""
     return {
         engine: int(float(labels[CAPACITY]))
-        for engine, labels in cache_config(text).items()
+        for engine, labels in _configs(sources).items()
         if labels.get(CAPACITY) not in (None, "None")
     }
 
 
-def cache_config(text: str) -> dict[str, dict[str, str]]:
-    """vLLM's cache configuration by engine, every value as text."""
-    return {
-        sample.labels.get(REPLICA, ""): dict(sample.labels)
-        for family in text_string_to_metric_families(text)
-        if family.name == CACHE_CONFIG
-        for sample in family.samples
-    }
-
-
-def _shares(text: str) -> Iterator[tuple[str, float]]:
-    """The share of each engine's cache that running requests hold: vLLM's pages in the prefix cache count as free."""
-    for family in text_string_to_metric_families(text):
-        if family.name == USAGE:
-            for sample in family.samples:
-                yield sample.labels.get(REPLICA, ""), sample.value
+def _by_engine(sources: Families, name: str) -> dict[str, float]:
+    """A gauge by engine; of USAGE: the share that running requests hold, for vLLM counts cached pages as free."""
+    family = sources.get(name)
+    return {sample.labels.get(REPLICA, ""): sample.value for sample in family.samples} if family else {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dsv4_serve.manifest import package_versions
-from dsv4_serve.provenance import image_record, patches, source_digests
+from dsv4_serve.provenance import file_digest, image_record, patches, source_digests
 from dsv4_serve.settings import ServeSettings
 
 OWN = frozenset({"DSV4_NODE_RANK", "DSV4_MODEL", "DSV4_KERNELS_DIR", "DSV4_ENGINE_PYTHON", "DSV4_API_KEYS_FILE"})
@@ -53,4 +53,4 @@ def _digest(value: object) -> str:
 
 
 def _file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ABSENT
+    return file_digest(path)[:16] if path.is_file() else ABSENT
