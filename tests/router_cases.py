@@ -38,7 +38,7 @@ def check_gate(gate: Gate, experts: int, k: int, step: float) -> None:
     partials = hard_partials(3, 4, experts, step)
     bias = (torch.randn(experts) * step).round() / step
     bias[torch.rand(experts) < 0.02] = float("nan")
-    for of, renormalise in ((bias, True), (bias, False), (None, True)):
+    for of, renormalise in ((bias, True), (bias, False), (None, True), (None, False)):
         weights, chosen = gate(partials, of, k, 2.5, renormalise)
         want = router_oracle.gate(partials.numpy(), None if of is None else of.numpy(), k, 2.5, renormalise)
         assert weights.dtype == torch.float32

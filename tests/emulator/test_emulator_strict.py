@@ -122,6 +122,21 @@ def test_undefined_values_may_be_moved_masked_and_overwritten() -> None:
     assert buffer.tolist() == list(range(64))
 
 
+def test_each_half_of_a_packed_result_is_as_defined_as_its_own_sources() -> None:
+    """Compilers pair two operations of which only one result is used."""
+    buffer = np.zeros(64, np.float32)
+    body = """v_cvt_f32_u32_e32 v2, v0
+    s_mov_b32 s8, 0x3f000000
+    v_pk_add_f32 v[4:5], v[2:3], s[8:9]
+    v_pk_mov_b32 v[6:7], v[4:5], v[4:5] op_sel:[1,0]
+    global_store_dword v1, v7, s[4:5]"""
+    launch(body, buffer.view(np.uint32))
+    assert buffer.tolist() == [n + 0.5 for n in range(64)]
+    for moved in ("v5", "v6"):
+        with pytest.raises(UninitialisedRead, match=f"{moved} is undefined in lane 0 and decides what is stored"):
+            launch(body.replace("v7", moved))
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

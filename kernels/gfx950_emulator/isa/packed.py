@@ -10,12 +10,12 @@ import numpy as np
 from gfx950_emulator.errors import UnsupportedInstruction
 from gfx950_emulator.front_end.instruction import Instruction
 from gfx950_emulator.front_end.operand import Operand
-from gfx950_emulator.isa.bound import EXEC_MASK, Bound, operand_mask
+from gfx950_emulator.isa.bound import EXEC_MASK, Bound, Execute, operand_mask
 from gfx950_emulator.isa.float_math import fma16, fma32, maximum, maximum_ieee, minimum, minimum_ieee
 from gfx950_emulator.isa.result import clamp_unit
 from gfx950_emulator.isa.values import Getter, Type, constant_bits, vector_source
 from gfx950_emulator.machine.arrays import Array
-from gfx950_emulator.machine.registers import vector_index
+from gfx950_emulator.machine.registers import register_numbers, vector_index
 from gfx950_emulator.machine.wave_batch import WaveBatch
 
 F16, F32, U16, I16 = Type.F16, Type.F32, Type.U16, Type.I16
@@ -84,22 +84,43 @@ def bind(instruction: Instruction) -> Bound | None:
             packed = first.view(np.uint16).astype(np.uint32)
             batch.write_v(row, packed | second.view(np.uint16).astype(np.uint32) << np.uint32(16))
 
-    return Bound(execute, _read_mask(instruction, sources, wide), operand_mask([instruction.operands[0]]))
-
-
-def _read_mask(instruction: Instruction, sources: tuple[Operand, ...], wide: bool) -> int:
-    """Registers that the halves select: of a 32-bit pair often only one, the other may be undefined."""
+    destination = operand_mask([instruction.operands[0]])
     if not wide:
-        return operand_mask(list(sources)) | EXEC_MASK
+        return Bound(execute, operand_mask(list(sources)) | EXEC_MASK, destination)
+    halves = _half_sources(instruction, sources)
+    return Bound(execute, _mask_of(halves), destination, propagate=_by_halves(execute, row, halves))
+
+
+Halves = tuple[list[Operand], list[Operand]]
+"""The registers that the low and the high result are made of."""
+
+
+def _half_sources(instruction: Instruction, sources: tuple[Operand, ...]) -> Halves:
     low = instruction.bits("op_sel", (0,) * 3)
     high = instruction.bits("op_sel_hi", (1,) * 3)
-    parts = [
-        operand.part(select)
-        for position, operand in enumerate(sources)
-        if operand.is_register
-        for select in (low[position], high[position])
-    ]
-    return operand_mask(parts) | EXEC_MASK
+    registers = [(position, operand) for position, operand in enumerate(sources) if operand.is_register]
+    return [o.part(low[i]) for i, o in registers], [o.part(high[i]) for i, o in registers]
+
+
+def _mask_of(halves: Halves) -> int:
+    return operand_mask([*halves[0], *halves[1]]) | EXEC_MASK
+
+
+def _by_halves(execute: Execute, row: int, halves: Halves) -> Execute:
+    """Each half is as defined as its own sources: compilers pair two operations where only one result is used."""
+    numbers = [[number for operand in half for number in register_numbers(operand)] for half in halves]
+
+    def propagate(batch: WaveBatch) -> None:
+        if batch.defined is None:
+            return execute(batch)
+        flags = [batch.defined.lanes(half, batch.sel, batch.n) for half in numbers]
+        active = batch.exec_lanes()
+        execute(batch)
+        for place, of_half in enumerate(flags):
+            batch.defined.set(row + place, batch.sel, of_half, active)
+        return None
+
+    return propagate
 
 
 def _half(instruction: Instruction, position: int, kind: Type, half: str) -> Getter:
@@ -140,6 +161,8 @@ def _bind_move(instruction: Instruction) -> Bound:
         batch.write_v(row + 1, high)
 
     chosen = [
-        operand.part(select) for operand, select in zip((first, second), selects, strict=True) if operand.is_register
+        [operand.part(select)] if operand.is_register else []
+        for operand, select in zip((first, second), selects, strict=True)
     ]
-    return Bound(execute, operand_mask(chosen) | EXEC_MASK, operand_mask([destination]))
+    halves: Halves = (chosen[0], chosen[1])
+    return Bound(execute, _mask_of(halves), operand_mask([destination]), propagate=_by_halves(execute, row, halves))
