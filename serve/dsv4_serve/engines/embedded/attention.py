@@ -6,6 +6,8 @@ Ratio 0 sees the window only, ratio 128 the window and every compressed entry, r
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch.nn.functional import rms_norm
 
@@ -17,7 +19,7 @@ from .config import ModelConfig
 from .decode_plan import DecodePlan, window_bias
 from .entries import EntryStore, entry_scores, weigh_entries
 from .indexer import Indexer
-from .linear import Projection
+from .projections import HeadGeometry, HeadProjections
 from .rope import RopeTable
 from .window import WindowRing, attention_weights, tile_keys, tile_queries
 
@@ -38,60 +40,39 @@ class Attention:
         kv_format: KVFormat,
         context_length: int,
     ) -> None:
-        self._heads, self._dim, self._groups = config.num_attention_heads, config.head_dim, config.o_groups
-        self._rms, self._rope, self._ratio = config.rms_norm_eps, rope, ratio
-        self._q_norm, self._kv_norm = weights[prefix + "q_norm.weight"], weights[prefix + "kv_norm.weight"]
-        self._wq_b = Projection(weights[prefix + "wq_b.weight"])
-        wo_a = weights[prefix + "wo_a.weight"].view(self._groups, config.o_lora_rank, -1)
-        self._wo_a = wo_a.transpose(1, 2).contiguous()
-        self._wo_b = Projection(weights[prefix + "wo_b.weight"])
+        self._heads, self._dim, self._ratio, self._rope = config.num_attention_heads, config.head_dim, ratio, rope
+        self._rms = config.rms_norm_eps
         self._sink = weights[prefix + "attn_sink"]
-        self.indexer, self._kv_format = indexer, kv_format
+        self.indexer = indexer
         self.ring = WindowRing(slots, self._dim)
         self.compressor: Compressor | None = None
-        parts = [weights[prefix + "wq_a.weight"], weights[prefix + "wkv.weight"]]
+        further: list[torch.Tensor] = []
         if ratio:
             name = prefix + "compressor."
             self.compressor = Compressor(ratio, self._dim, weights[name + "ape"], slots)
             self._entry_norm = weights[name + "norm.weight"]
-            parts += [weights[name + "wkv.weight"], weights[name + "wgate.weight"]]
+            further.append(torch.cat([weights[name + "wkv.weight"], weights[name + "wgate.weight"]]))
         self.entries: EntryStore | None = None
         if pages is not None:
             self.entries = EntryStore(pages, ratio, config.index_topk if ratio == 4 else -(-context_length // ratio))
         if indexer is not None:
-            parts += indexer.input_projections
-        # Everything that reads the layer's input is one product.
-        self._split = [config.q_lora_rank, self._dim]
-        if self.compressor is not None:
-            self._split.append(self.compressor.width)
-        if indexer is not None:
-            self._split.append(indexer.input_width)
-        self._w_in = Projection(torch.cat(parts))
+            further.append(torch.cat(indexer.input_projections))
+        stored = partial(round_trip, kv_format)
+        self._projections = HeadProjections(weights, prefix, head_geometry(config), rope, stored, further)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Normalised block input [T, hidden] to the attention output [T, hidden]."""
-        projected = torch.split(self._w_in(x), self._split, 1)
-        latent = rms_norm(projected[0], projected[0].shape[-1:], self._q_norm, self._rms)
-        q = self._wq_b(latent).view(-1, self._heads, self._dim)
-        q = rms_norm(q, (self._dim,), eps=self._rms)
-        q = self._rope.rotate(q, batch.positions).mul_(self._dim**-0.5)
-        rows = rms_norm(projected[1], (self._dim,), self._kv_norm, self._rms)
-        rows = round_trip(self._kv_format, self._rope.rotate(rows, batch.positions))
+        read = self._projections.read(x, batch.positions)
         if self.compressor is not None:
-            self._compress(projected[2], batch)
-        chosen = self.indexer.select(projected[3], latent, batch) if self.indexer is not None else None
-        out = torch.zeros_like(q)
+            self._compress(read.further[0], batch)
+        chosen = self.indexer.select(read.further[1], read.latent, batch) if self.indexer is not None else None
+        out = torch.zeros_like(read.queries)
         if batch.decode is not None:
-            out[: batch.decode_rows] = self._attend_decode(q, rows, batch, batch.decode, chosen)
+            out[: batch.decode_rows] = self._attend_decode(read.queries, read.rows, batch, batch.decode, chosen)
         for segment in batch.segments:
             part = None if chosen is None else chosen[segment.rows]
-            out[segment.rows] = self._attend_chunk(q[segment.rows], rows[segment.rows], segment, part)
-        return self._project_out(self._rope.rotate(out, batch.positions, inverse=True))
-
-    def _project_out(self, out: torch.Tensor) -> torch.Tensor:
-        """Grouped low-rank output projection: [T, heads, dim] to [T, hidden]."""
-        grouped = out.view(out.shape[0], self._groups, -1).transpose(0, 1)
-        return self._wo_b(torch.bmm(grouped, self._wo_a).transpose(0, 1).reshape(out.shape[0], -1))
+            out[segment.rows] = self._attend_chunk(read.queries[segment.rows], read.rows[segment.rows], segment, part)
+        return self._projections.write(out, batch.positions)
 
     def _compress(self, projected: torch.Tensor, batch: ForwardBatch) -> None:
         """Feed the compressor and store the entries that it completed."""
@@ -151,3 +132,14 @@ class Attention:
     def _weigh_tiles(self, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         out = torch.bmm(tile_queries(weights), keys.transpose(1, 2))
         return out.view(-1, self._heads, self._dim)[: weights.shape[0]]
+
+
+def head_geometry(config: ModelConfig) -> HeadGeometry:
+    """The heads of DeepSeek-V4."""
+    return HeadGeometry(
+        heads=config.num_attention_heads,
+        dim=config.head_dim,
+        groups=config.o_groups,
+        o_lora_rank=config.o_lora_rank,
+        rms_norm_eps=config.rms_norm_eps,
+    )

@@ -69,15 +69,10 @@ class Indexer:
             weights[prefix + "weights_proj.weight"],
         ]
 
-    @property
-    def input_width(self) -> int:
-        """Columns of the layer's input projection that `select` reads: compressor, then head weights."""
-        return self.compressor.width + self._heads
-
     def select(self, projected: torch.Tensor, latent: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Store the keys that the batch completed, then pick each row's entries: int64 [T, index_topk], -1 padded.
 
-        projected [T, input_width], latent [T, q_lora_rank]. Rows that see at most index_topk entries take them all,
+        projected [T, compressor.width + heads] as by `input_projections`, latent [T, q_lora_rank]. Rows that see at most index_topk entries take them all,
         in order, unscored; the others hold the chosen entries by falling score. With `picks` fewer slots are filled.
         """
         keys, head_weights = projected[:, : self.compressor.width], projected[:, self.compressor.width :]

@@ -8,6 +8,7 @@ from torch.nn.functional import rms_norm
 from .attention import Attention
 from .batch import ForwardBatch
 from .config import ModelConfig
+from .hidden_tap import HiddenTap
 from .hyper import STREAMS, HyperConnection, HyperHead
 from .indexer import Indexer
 from .linear import Projection, pad_rows
@@ -67,6 +68,7 @@ class Model:
         ablate_index: bool = False,
     ) -> None:
         self.config, self.pools = config, pools
+        self.tap: HiddenTap | None = None
         plain, yarn = rope_tables(config, context_length)
         slots = pools.working_slots
         self.layers: list[Layer] = []
@@ -108,8 +110,10 @@ class Model:
         Writes the caches of the batch's pages and the working state of its slots.
         """
         streams = self._embed[batch.token_ids].unsqueeze(1).repeat(1, STREAMS, 1)
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers):
             streams = layer.forward(streams, batch)
+            if self.tap is not None:
+                self.tap.put(number, streams)
         wanted = streams[: batch.rows] if every_row else streams[batch.last_rows]
         x = self._hc_head.collapse(pad_rows(wanted))
         x = rms_norm(x, x.shape[-1:], self._norm, self.config.rms_norm_eps)
