@@ -1,54 +1,19 @@
-"""What the disk tier writes and believes: page files, the index, the order of eviction, faults by reason."""
+"""What the disk tier keeps and believes: the index, the order of eviction, faults by reason."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-import torch
-from prometheus_client import CollectorRegistry
 
 from dsv4_serve.engines.embedded.options import OptionError
-from dsv4_serve.engines.embedded.prefix_key import ROOT, prefix_key
-from dsv4_serve.engines.embedded.tiers.disk import DiskTier
+from dsv4_serve.engines.embedded.prefix_key import ROOT
 from dsv4_serve.engines.embedded.tiers.index_file import IndexFile
 from dsv4_serve.engines.embedded.tiers.ledger import Entry, Ledger
-from dsv4_serve.engines.embedded.tiers.page_file import HEADER_ROOM, MAGIC, PageRefusedError, decode, encode
-from dsv4_serve.engines.embedded.tiers.page_group import TAIL_REGIONS, PageGroup
-from dsv4_serve.engines.embedded.tiers.tier_counters import TierCounters
-
-SIZES = {"c4": 900, "index_payload": 256, "index_scale": 16, "window": 400, "state": 64}
-OURS, FOREIGN = "a" * 64, "b" * 64
-
-
-def chain(pages: int, seed: int = 0, tail: bool = True) -> list[PageGroup]:
-    """A prefix of so many pages with random bytes."""
-    generator = torch.Generator().manual_seed(seed)
-    groups, parent = [], ROOT
-    for _ in range(pages):
-        tokens = tuple(int(t) for t in torch.randint(0, 129_280, (256,), generator=generator))
-        regions = {
-            name: torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
-            for name, size in SIZES.items()
-            if tail or name not in TAIL_REGIONS
-        }
-        groups.append(PageGroup(prefix_key(parent, tokens), parent, tokens, regions))
-        parent = groups[-1].prefix
-    return groups
-
-
-def same(a: PageGroup | None, b: PageGroup) -> bool:
-    return (
-        a is not None
-        and (a.prefix, a.parent, a.tokens) == (b.prefix, b.parent, b.tokens)
-        and list(a.regions) == list(b.regions)
-        and all(torch.equal(a.regions[name], b.regions[name]) for name in a.regions)
-    )
+from dsv4_serve.engines.embedded.tiers.page_file import encode
+from embedded.disk_tier_harness import FOREIGN, OURS, Disk, chain, same
 
 
 @pytest.fixture(autouse=True)
@@ -57,106 +22,6 @@ def let_go() -> Iterator[None]:
     yield
     while Disk.opened:
         Disk.opened.pop().kill()
-
-
-class Disk:
-    """A disk tier and its counters, opened again as often as a test likes."""
-
-    opened: ClassVar[list[Disk]] = []
-
-    def __init__(self, directory: Path, groups: int = 100, fingerprint: str = OURS) -> None:
-        self.directory, self.registry = directory, CollectorRegistry()
-        self.tier = DiskTier(directory, groups, fingerprint, SIZES, TierCounters(self.registry, ["disk"]))
-        self.opened.append(self)
-
-    def kill(self) -> None:
-        """What a killed process leaves: nothing is closed, and the kernel takes the lock away."""
-        self.tier.release()
-
-    def count(self, family: str, reason: str | None = None) -> float:
-        labels = {"tier": "disk"} | ({} if reason is None else {"reason": reason})
-        value = self.registry.get_sample_value(f"dsv4_kv_{family}_pages_total", labels)
-        assert value is not None
-        return value
-
-    def file(self, group: PageGroup) -> Path:
-        return self.directory / f"{group.prefix.hex()}.page"
-
-    def again(self, **changed: object) -> Disk:
-        self.tier.close()
-        return Disk(self.directory, **changed)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("tail", [True, False])
-def test_a_page_file_gives_back_what_it_was_given(tail: bool) -> None:
-    (group,) = chain(1, tail=tail)
-    data = encode(group, OURS)
-    assert len(data) - sum(region.numel() for region in group.regions.values()) < HEADER_ROOM
-    assert same(decode(data, group.prefix, OURS, SIZES), group)
-    assert group.has_tail is tail
-
-
-def test_no_byte_of_a_page_file_can_change_unnoticed() -> None:
-    (group,) = chain(1)
-    data = encode(group, OURS)
-    for at in [*range(0, len(data), 37), len(data) - 1]:
-        spoiled = bytearray(data)
-        spoiled[at] ^= 1
-        with pytest.raises(PageRefusedError) as refusal:
-            decode(bytes(spoiled), group.prefix, OURS, SIZES)
-        assert refusal.value.reason in ("corrupt", "truncated")
-
-
-def test_no_cut_of_a_page_file_goes_unnoticed() -> None:
-    (group,) = chain(1)
-    data = encode(group, OURS)
-    for length in [*range(0, len(data), 53), len(data) - 1]:
-        with pytest.raises(PageRefusedError) as refusal:
-            decode(data[:length], group.prefix, OURS, SIZES)
-        assert refusal.value.reason == "truncated"
-    with pytest.raises(PageRefusedError, match="its regions end at"):
-        decode(data + b"x", group.prefix, OURS, SIZES)
-
-
-def test_a_group_without_one_of_its_regions_is_refused() -> None:
-    """The scales travel with the payload, or neither does."""
-    (group,) = chain(1)
-    without = {name: region for name, region in group.regions.items() if name != "index_scale"}
-    data = encode(replace(group, regions=without), OURS)
-    with pytest.raises(PageRefusedError, match="its regions are") as refusal:
-        decode(data, group.prefix, OURS, SIZES)
-    assert refusal.value.reason == "truncated"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"[]",
-        b"{",
-        b"\xff",
-        b'{"fingerprint": "%s", "prefix": "%s"}',
-        b'{"fingerprint": "%s", "prefix": "%s", "parent": "zz", "tokens": [], "regions": []}',
-        b'{"fingerprint": "%s", "prefix": "%s", "parent": "", "tokens": 1, "regions": []}',
-        b'{"fingerprint": "%s", "prefix": "%s", "parent": "", "tokens": [], "regions": [["c4", "all"]]}',
-    ],
-)
-def test_a_header_that_somebody_else_wrote_is_corrupt(header: bytes) -> None:
-    """Its checksum is right: nothing but its fields tells."""
-    (group,) = chain(1)
-    if b"%s" in header:
-        header %= (OURS.encode(), group.prefix.hex().encode())
-    data = MAGIC + len(header).to_bytes(4, "little") + header + hashlib.sha256(header).digest()
-    with pytest.raises(PageRefusedError) as refusal:
-        decode(data, group.prefix, OURS, SIZES)
-    assert refusal.value.reason == "corrupt"
-
-
-def test_the_page_of_another_format_or_prefix_is_foreign() -> None:
-    group, other = chain(2)
-    for data, prefix in ((encode(group, FOREIGN), group.prefix), (encode(group, OURS), other.prefix)):
-        with pytest.raises(PageRefusedError) as refusal:
-            decode(data, prefix, OURS, SIZES)
-        assert refusal.value.reason == "foreign"
 
 
 def test_groups_survive_a_restart_and_a_kill(tmp_path: Path) -> None:
