@@ -10,6 +10,7 @@ SERVE_FLAGS ?=
 PYTEST_WORKERS ?= 2
 REQUESTS ?= 5000
 AT_ONCE ?= 64
+CHAOS_FLAGS ?=
 ENGINE ?= sglang
 ENGINES := sglang vllm
 hash = $(shell cat $(1) pyproject.toml | sha256sum | cut -c1-16)
@@ -70,8 +71,8 @@ bench: test-env ## engine against transformers, launcher against the engine's po
 	$(BIN)/python tools/bench_engine.py
 	$(BIN)/python tools/bench_launcher.py
 
-chaos: test-env ## thousands of requests while everything goes wrong (half an hour; REQUESTS=, AT_ONCE=)
-	$(BIN)/python -m tools.chaos.run --requests $(REQUESTS) --at-once $(AT_ONCE)
+chaos: test-env ## thousands of requests while everything goes wrong (an hour; REQUESTS=, AT_ONCE=, CHAOS_FLAGS=)
+	$(BIN)/python -m tools.chaos.run --requests $(REQUESTS) --at-once $(AT_ONCE) $(CHAOS_FLAGS)
 
 image: $(PRODUCT_STAMP) ## build an image (ENGINE=sglang|vllm|embedded|router, CHANNEL=, ALLOW_UNRESOLVED=1)
 	@tools/image.sh $(ENGINE)

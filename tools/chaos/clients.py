@@ -12,17 +12,19 @@ from tools.chaos.ledger import Ledger
 from tools.chaos.prompts import ANSWER_TOKENS, Prompt
 
 CANCEL_SHARE = 0.15
-# Far beyond any restart: an attempt that takes longer is lost.
-PATIENCE = 180.0
 LONGEST_PAUSE = 0.5
 REFUSED = (429, 503)
 
 
 class Crowd:
-    """`at_once` clients that take from a common count of requests until it is used up."""
+    """`at_once` clients that take from a common count of requests until it is used up.
 
-    def __init__(self, url: str, prompts: list[Prompt], model: str, at_once: int, seed: int) -> None:
+    An attempt that takes more than `patience` seconds is lost.
+    """
+
+    def __init__(self, url: str, prompts: list[Prompt], model: str, at_once: int, seed: int, patience: float) -> None:
         self.ledger = Ledger()
+        self._patience = patience
         self._url = f"{url}/v1/completions"
         self._prompts, self._model, self._at_once = prompts, model, at_once
         self._dice = random.Random(seed)
@@ -31,7 +33,7 @@ class Crowd:
     async def ask(self, requests: int) -> None:
         """Returns once every one of `requests` has ended, one way or another."""
         self._left = requests
-        timeout = aiohttp.ClientTimeout(total=PATIENCE)
+        timeout = aiohttp.ClientTimeout(total=self._patience)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
             await asyncio.gather(*(self._client(session) for _ in range(self._at_once)))
 
@@ -50,7 +52,7 @@ class Crowd:
     async def _attempt(self, session: aiohttp.ClientSession, prompt: Prompt, stream: bool, cancels: bool) -> bool:
         """False when the server asked to come back later."""
         body = {"model": self._model, "prompt": prompt.text, "max_tokens": ANSWER_TOKENS, "temperature": 0}
-        leave_after = self._dice.uniform(0, 1.5) if cancels else PATIENCE
+        leave_after = self._dice.uniform(0, 1.5) if cancels else self._patience
         try:
             async with asyncio.timeout(leave_after), session.post(self._url, json=body | {"stream": stream}) as answer:
                 if answer.status in REFUSED:

@@ -1,6 +1,6 @@
 """Thousands of requests while everything goes wrong, each answer checked against its cold one.
 
-    python -m tools.chaos.run [--requests 5000] [--at-once 64] [--seed 1] [--json FILE]
+    python -m tools.chaos.run [--requests 5000] [--at-once 64] [--seed 1] [--stall-seconds 8] [--json FILE]
 
 One round for each configuration of the cache tiers, over one disk tier that survives between them; the launcher is
 drained and started anew in between. Exit code 1 for a wrong answer, a request lost without an error, or a leak.
@@ -16,9 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -26,11 +25,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / part) for part in ("tests", "serve", "kernels")]
 
 from tools.chaos.clients import Crowd  # noqa: E402
+from tools.chaos.counted import Counted  # noqa: E402
 from tools.chaos.faults import Mischief  # noqa: E402
-from tools.chaos.hits import Hits  # noqa: E402
-from tools.chaos.leaks import Held, held, leaks  # noqa: E402
-from tools.chaos.ledger import Ledger  # noqa: E402
+from tools.chaos.leaks import held  # noqa: E402
 from tools.chaos.prompts import Prompt, prompts  # noqa: E402
+from tools.chaos.rounds import Round, cache_table, held_table, table  # noqa: E402
 
 from dsv4_serve.engines.embedded.tiny import write_tiny_model  # noqa: E402 needs the path above
 from serve.harness import COMMAND, MODEL, Launcher  # noqa: E402
@@ -38,7 +37,6 @@ from serve.harness import COMMAND, MODEL, Launcher  # noqa: E402
 CONTEXT, POOL_TOKENS, RUNNING = 2048, 6144, 64
 HOST, DISK = 8 << 20, 64 << 20
 WARM_SHARE = 0.1
-STALL_SECONDS = 8
 PROMPTS = 96
 
 
@@ -67,47 +65,42 @@ FLIPS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What one configuration went through."""
+class Load:
+    """`requests` over all rounds from `at_once` clients, up to `faults` in each round.
 
-    tiers: str
-    ledger: Ledger
-    faults: dict[str, int]
-    restarts: dict[str, int]
-    cached: dict[str, float]
-    before: Held
-    after: Held
-    seconds: float
+    `stall_seconds` without progress count as a hang; an attempt that takes more than `patience` seconds is lost. Both
+    are for a machine with two idle cores: a busy one needs more.
+    """
 
-    @property
-    def problems(self) -> list[str]:
-        return self.ledger.findings + leaks(self.before, self.after)
-
-    def describe(self) -> dict[str, Any]:
-        ledger = {"ends": dict(self.ledger.ends), "refused": self.ledger.refused, "findings": self.ledger.findings}
-        own = ("tiers", "faults", "restarts", "cached", "seconds")
-        held = {"before": asdict(self.before), "after": asdict(self.after)}
-        return {name: getattr(self, name) for name in own} | ledger | held
+    requests: int
+    at_once: int
+    faults: int
+    seed: int = 1
+    stall_seconds: float = 8.0
+    patience: float = 180.0
 
 
-def chaos(requests: int, at_once: int, seed: int, faults: int, flips: Sequence[Tiers] = FLIPS) -> list[Round]:
-    """Run the rounds, `requests` over all of them, up to `faults` in each."""
+def chaos(load: Load, flips: Sequence[Tiers] = FLIPS) -> list[Round]:
+    """Run a round for each of `flips`, over one disk."""
     with tempfile.TemporaryDirectory() as work:
         directory = Path(work)
         model = directory / MODEL
         write_tiny_model(model)
         profile = _profile(directory)
-        known = prompts(model, CONTEXT, PROMPTS, seed)
+        known = prompts(model, CONTEXT, PROMPTS, load.seed)
+        share = load.requests // len(flips)
         rounds = []
         for number, tiers in enumerate(flips):
-            _say(f"round {number + 1} of {len(flips)}: {tiers.name}, {requests // len(flips)} requests")
-            options = ["--profile", str(profile), "--stall-seconds", str(STALL_SECONDS), "--restart-delay", "0.2"]
+            _say(f"round {number + 1} of {len(flips)}: {tiers.name}, {share} requests")
+            stall = ["--stall-seconds", str(load.stall_seconds)]
+            options = ["--profile", str(profile), *stall, "--restart-delay", "0.2"]
             limits = ["--max-restarts", "1000", "--drain-seconds", "60"]
             disk = directory / "disk"
             with Launcher(model, [*options, *limits, *tiers.options(disk)], command=COMMAND) as launcher:
-                share = requests // len(flips)
-                found = asyncio.run(_round(launcher, tiers, disk, known, share, at_once, seed + number, faults))
+                mine = replace(load, requests=share, seed=load.seed + number)
+                found = asyncio.run(_round(launcher, tiers, disk, known, mine))
                 rounds.append(found)
+                _say(table([found]))
                 launcher.signal(signal.SIGTERM)
                 code = launcher.exit_code()
                 if code != 0:
@@ -115,34 +108,28 @@ def chaos(requests: int, at_once: int, seed: int, faults: int, flips: Sequence[T
         return rounds
 
 
-async def _round(
-    launcher: Launcher,
-    tiers: Tiers,
-    disk: Path,
-    known: list[Prompt],
-    requests: int,
-    at_once: int,
-    seed: int,
-    faults: int,
-) -> Round:
+async def _round(launcher: Launcher, tiers: Tiers, disk: Path, known: list[Prompt], load: Load) -> Round:
     begun = time.monotonic()
-    warm = max(at_once, int(WARM_SHARE * requests))
-    crowd = Crowd(launcher.url, known, MODEL, at_once, seed)
+    warm = max(load.at_once, int(WARM_SHARE * load.requests))
+    crowd = Crowd(launcher.url, known, MODEL, load.at_once, load.seed, load.patience)
     await crowd.ask(warm)
     before = await asyncio.to_thread(held, launcher)
-    mischief = Mischief(launcher, disk if tiers.disk else None, seed)
-    making = asyncio.create_task(mischief.run(faults))
-    hits = Hits(launcher)
-    watching = asyncio.create_task(hits.watch())
-    await crowd.ask(requests - warm)
+    mischief = Mischief(launcher, disk if tiers.disk else None, load.seed)
+    making = asyncio.create_task(mischief.run(load.faults))
+    counted = Counted(launcher)
+    watching = asyncio.create_task(counted.watch())
+    await crowd.ask(load.requests - warm)
     # A fault that has begun is seen to its end; without the rest of them the round is complete all the same.
     await asyncio.wait({making}, timeout=60)
     making.cancel()
     watching.cancel()
+    for ended in await asyncio.gather(making, watching, return_exceptions=True):
+        if isinstance(ended, Exception):
+            raise ended
     after = await asyncio.to_thread(held, launcher)
     restarts = await asyncio.to_thread(_restarts, launcher)
     seconds = time.monotonic() - begun
-    return Round(tiers.name, crowd.ledger, dict(mischief.done), restarts, dict(hits.tokens), before, after, seconds)
+    return Round(tiers.name, crowd.ledger, dict(mischief.done), restarts, counted.of, before, after, seconds)
 
 
 def _restarts(launcher: Launcher) -> dict[str, int]:
@@ -162,51 +149,6 @@ def _profile(directory: Path) -> Path:
     return path
 
 
-def table(rounds: Sequence[Round]) -> str:
-    """Markdown, one row a round, as docs/operations.md keeps it."""
-    heads = (
-        "tiers",
-        "requests",
-        "right",
-        "cancelled",
-        "told",
-        "wrong",
-        "lost",
-        "refused, came back",
-        "faults",
-        "restarts",
-        "tokens from a cache",
-    )
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for each in rounds:
-        ends = each.ledger.ends
-        counts = (each.ledger.requests, *(ends[end] for end in ("right", "cancelled", "told", "wrong", "lost")))
-        cached = {tier: round(tokens) for tier, tokens in each.cached.items()}
-        words = (_listed(each.faults), _listed(each.restarts), _listed(cached))
-        lines.append(f"| {' | '.join(map(str, (each.tiers, *counts, each.ledger.refused, *words)))} |")
-    return "\n".join(lines)
-
-
-def held_table(rounds: Sequence[Round]) -> str:
-    """What was held when nobody asked, before and after the faults."""
-    heads = ("tiers", "tokens held", "tasks", "descriptors", "launcher MiB", "engine MiB")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for each in rounds:
-        pairs = zip(asdict(each.before).items(), asdict(each.after).values(), strict=True)
-        cells = [_arrow(name, a, b) for (name, a), b in pairs]
-        lines.append(f"| {' | '.join([each.tiers, *cells])} |")
-    return "\n".join(lines)
-
-
-def _arrow(name: str, before: float, after: float) -> str:
-    unit = 1 << 20 if name.endswith("bytes") else 1
-    return f"{before / unit:.0f} → {after / unit:.0f}"
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
-
-
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -217,10 +159,16 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=64, help="clients")
     parser.add_argument("--faults", type=int, default=12, help="at most so many in a round")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--stall-seconds", type=float, default=8.0, help="what counts as a hang; more on a busy machine"
+    )
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds after which an attempt counts as lost")
     parser.add_argument("--json", type=Path, help="write everything that was counted there")
     args = parser.parse_args()
-    rounds = chaos(args.requests, args.at_once, args.seed, args.faults)
-    print(f"{table(rounds)}\n\n{held_table(rounds)}\n\n{sum(each.seconds for each in rounds):.0f} s")
+    load = Load(args.requests, args.at_once, args.faults, args.seed, args.stall_seconds, args.patience)
+    rounds = chaos(load)
+    print(f"{table(rounds)}\n\n{cache_table(rounds)}\n\n{held_table(rounds)}\n")
+    print(f"{sum(each.seconds for each in rounds):.0f} s")
     problems = [f"{each.tiers}: {problem}" for each in rounds for problem in each.problems]
     print("\n".join(problems) or "no wrong answer, no lost request, no leak")
     if args.json:
