@@ -35,7 +35,7 @@ from dsv4_serve.engines.embedded.tiny import write_tiny_model  # noqa: E402 need
 from serve.harness import COMMAND, MODEL, Launcher  # noqa: E402
 
 CONTEXT, POOL_TOKENS, RUNNING = 2048, 6144, 64
-HOST, DISK = 8 << 20, 64 << 20
+HOST, DISK = 8 << 20, 24 << 20
 WARM_SHARE = 0.1
 PROMPTS = 96
 
