@@ -72,8 +72,9 @@ class Indexer:
     def select(self, projected: torch.Tensor, latent: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Store the keys that the batch completed, then pick each row's entries: int64 [T, index_topk], -1 padded.
 
-        projected [T, compressor.width + heads] as by `input_projections`, latent [T, q_lora_rank]. Rows that see at most index_topk entries take them all,
-        in order, unscored; the others hold the chosen entries by falling score. With `picks` fewer slots are filled.
+        projected [T, n] by `input_projections`, latent [T, q_lora_rank]. Rows that see at most index_topk entries take
+        them all, in order, unscored; the others hold the chosen entries by falling score. With `picks` fewer slots are
+        filled.
         """
         keys, head_weights = projected[:, : self.compressor.width], projected[:, self.compressor.width :]
         self._write_keys(keys, batch)
