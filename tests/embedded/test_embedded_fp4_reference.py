@@ -24,7 +24,7 @@ def stored_in(model: Model, run: Run, position: int) -> Stored:
 
     def window(layer: int) -> torch.Tensor:
         seen = torch.arange(max(0, position - 127), position + 1)
-        return model.layers[layer].attention.ring.rows[run.slot, seen % 136]
+        return model.attentions[layer].ring.rows[run.slot, seen % 136]
 
     def slots(layer: int) -> list[int]:
         ratio = ratios[layer]

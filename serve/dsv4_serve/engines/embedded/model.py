@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Generic, Protocol, TypeVar
+
 import torch
 from torch.nn.functional import rms_norm
 
@@ -18,7 +20,24 @@ from .pools import CachePools
 from .rope import rope_tables
 
 
-class Layer:
+class TokenBatch(Protocol):
+    """What a layer reads of a batch itself: its token ids, int64 [T]."""
+
+    @property
+    def token_ids(self) -> torch.Tensor: ...
+
+
+Batch = TypeVar("Batch", bound=TokenBatch)
+BatchIn = TypeVar("BatchIn", bound=TokenBatch, contravariant=True)
+
+
+class Mixer(Protocol[BatchIn]):
+    """A layer's attention: normalised block input [T, hidden] to its output [T, hidden]."""
+
+    def forward(self, x: torch.Tensor, batch: BatchIn) -> torch.Tensor: ...
+
+
+class Layer(Generic[Batch]):
     """Attention and experts, each inside a hyper-connection."""
 
     def __init__(
@@ -26,10 +45,10 @@ class Layer:
         weights: dict[str, torch.Tensor],
         number: int,
         config: ModelConfig,
-        attention: Attention,
+        attention: Mixer[Batch],
     ) -> None:
         prefix = f"layers.{number}."
-        self.attention = attention
+        self._attention = attention
         self._moe = MoE(weights, prefix + "ffn.", config)
         self._rms = config.rms_norm_eps
         self._norms = [weights[f"{prefix}{part}_norm.weight"] for part in ("attn", "ffn")]
@@ -45,11 +64,11 @@ class Layer:
             for part in ("attn", "ffn")
         )
 
-    def forward(self, streams: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    def forward(self, streams: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Residual streams [T, 4, hidden] in and out."""
         x, mixed, post = self._attn_hc.split(streams)
         x = rms_norm(x, x.shape[-1:], self._norms[0], self._rms)
-        streams = HyperConnection.join(mixed, post, self.attention.forward(x, batch))
+        streams = HyperConnection.join(mixed, post, self._attention.forward(x, batch))
         x, mixed, post = self._ffn_hc.split(streams)
         x = rms_norm(x, x.shape[-1:], self._norms[1], self._rms)
         return HyperConnection.join(mixed, post, self._moe.forward(x, batch.token_ids))
@@ -71,7 +90,8 @@ class Model:
         self.tap: HiddenTap | None = None
         plain, yarn = rope_tables(config, context_length)
         slots = pools.working_slots
-        self.layers: list[Layer] = []
+        self.layers: list[Layer[ForwardBatch]] = []
+        self.attentions: list[Attention] = []
         for number, ratio in enumerate(config.compress_ratios):
             prefix = f"layers.{number}.attn."
             rope = yarn if ratio else plain
@@ -92,6 +112,7 @@ class Model:
                 options.kv_dtype,
                 context_length,
             )
+            self.attentions.append(attention)
             self.layers.append(Layer(weights, number, config, attention))
         self._embed, self._head = weights["embed.weight"], Projection(weights["head.weight"])
         self._norm = weights["norm.weight"]
@@ -121,8 +142,7 @@ class Model:
 
     def reset_slot(self, slot: int) -> None:
         """Forget the working state of a slot before another request takes it."""
-        for layer in self.layers:
-            attention = layer.attention
+        for attention in self.attentions:
             attention.ring.reset(slot)
             if attention.compressor is not None:
                 attention.compressor.reset(slot)
@@ -131,8 +151,7 @@ class Model:
 
     def save_tail(self, slot: int, boundary: int, tail: int) -> None:
         """Keep what a later request needs to continue after `boundary` tokens: window rows and overlap state."""
-        for number, layer in enumerate(self.layers):
-            attention = layer.attention
+        for number, attention in enumerate(self.attentions):
             self.pools.write_window(number, tail, attention.ring.last(slot, boundary))
             if attention.compressor is not None and attention.compressor.overlap:
                 self.pools.overlap[number][tail] = attention.compressor.save_overlap(slot, boundary)
@@ -141,8 +160,7 @@ class Model:
 
     def restore_tail(self, slot: int, boundary: int, tail: int) -> None:
         """Put a kept tail into a working slot."""
-        for number, layer in enumerate(self.layers):
-            attention = layer.attention
+        for number, attention in enumerate(self.attentions):
             attention.ring.restore(slot, boundary, self.pools.read_window(number, tail))
             if attention.compressor is not None and attention.compressor.overlap:
                 attention.compressor.restore_overlap(slot, boundary, self.pools.overlap[number][tail])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -12,6 +12,12 @@ from safetensors import SafetensorError, safe_open
 from .config import ModelConfig
 
 Shape = tuple[int, ...]
+
+DRAFT_PREFIX = "mtp."
+"""Begins the names of a drafter's tensors."""
+
+DRAFTER_FILE = "drafter.safetensors"
+"""A drafter beside a model's files; a published checkpoint has its drafter among them."""
 
 
 class WeightError(ValueError):
@@ -83,17 +89,22 @@ def _ffn_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, Shape]]:
 def load_weights(directory: Path, config: ModelConfig, device: str = "cpu") -> dict[str, torch.Tensor]:
     """All tensors of `tensor_shapes`, floats as float32 and `tid2eid` as int64, on `device`.
 
-    Tensors of the MTP layers (`mtp.*`) are left aside. Raises WeightError for a file that cannot be read, a tensor
-    that is missing, unexpected or of another shape or kind.
+    Tensors of draft layers (`mtp.*`) are left aside. Raises WeightError for a file that cannot be read, a tensor that
+    is missing, unexpected or of another shape or kind.
     """
-    wanted = tensor_shapes(config)
+    return load_tensors(directory, tensor_shapes(config), lambda name: not name.startswith(DRAFT_PREFIX), device)
+
+
+def load_tensors(
+    directory: Path, wanted: dict[str, Shape], belongs: Callable[[str], bool], device: str
+) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint whose names `belongs` accepts, which must be exactly those `wanted`."""
     found: dict[str, torch.Tensor] = {}
     for path in _checkpoint_files(directory):
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
-                    if not name.startswith("mtp."):
-                        found[name] = _convert(name, file.get_tensor(name), wanted, path)
+                for name in filter(belongs, file.keys()):
+                    found[name] = _convert(name, file.get_tensor(name), wanted, path)
         except (SafetensorError, OSError) as error:
             raise WeightError(f"{path}: cannot be read as safetensors ({error})") from None
     missing = [name for name in wanted if name not in found]
@@ -122,7 +133,8 @@ def _checkpoint_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if index.exists():
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        return [directory / name for name in names]
+        drafter = directory / DRAFTER_FILE
+        return [*(directory / name for name in names), *([drafter] if drafter.exists() else [])]
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise WeightError(f"{directory}: no *.safetensors file in it")
