@@ -14,11 +14,15 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
 
 
 class Model(Part):
-    """Which model, and under which name clients ask for it. Exactly one of `path` and `tiny_seed`."""
+    """Which model, and under which name clients ask for it. Exactly one of `path` and `tiny_seed`.
+
+    `tiny_family` is the generation of the tiny model that a seed writes.
+    """
 
     name: Name
     path: str | None = None
     tiny_seed: Annotated[int, Field(ge=0, strict=True)] | None = None
+    tiny_family: Literal["v4", "v41"] = "v4"
     context_length: Count = 4096
 
     @model_validator(mode="after")

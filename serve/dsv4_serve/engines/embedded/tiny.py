@@ -1,4 +1,4 @@
-"""The tiny DeepSeek-V4: production's geometry for everything that a cache stores, small in everything else.
+"""The tiny models: production's geometry for everything that a cache stores, small in everything else.
 
 Head dimensions, index heads, window, ratios, page size and row formats are the production model's, so bytes per token
 and layer are too. Hidden size, depth, query heads and experts are small.
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from .config import parse_model_config
+from .families import family_of
 from .tokenizer import write_tokenizer
-from .weights import tensor_shapes
+from .v41.tiny_config import TINY_V41_CONFIG
 
 TINY_CONFIG: dict[str, Any] = {
     "architectures": ["DeepseekV4ForCausalLM"],
@@ -74,25 +74,33 @@ TINY_CONFIG: dict[str, Any] = {
 }
 
 
-def write_tiny_model(directory: Path, seed: int = 0, overrides: dict[str, Any] | None = None) -> None:
+TINY_CONFIGS: dict[str, dict[str, Any]] = {"v4": TINY_CONFIG, "v41": TINY_V41_CONFIG}
+"""By the name of the family that `dsv4 tiny-model` takes."""
+
+
+def write_tiny_model(
+    directory: Path, seed: int = 0, overrides: dict[str, Any] | None = None, family: str = "v4"
+) -> None:
     """Write config.json, model.safetensors and tokenizer.json of a random tiny model.
 
-    The same seed and overrides write the same bytes. `overrides` replaces fields of TINY_CONFIG (for tests).
+    The same seed, overrides and family write the same bytes. `overrides` replaces fields of the configuration (for
+    tests). Raises KeyError for another family than those of TINY_CONFIGS.
     """
-    raw = {**TINY_CONFIG, **(overrides or {})}
-    config = parse_model_config(raw, "TINY_CONFIG")
+    raw = {**TINY_CONFIGS[family], **(overrides or {})}
+    kind = family_of(raw, "TINY_CONFIGS")
+    config = kind.parse(raw, "TINY_CONFIGS")
     directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     tensors = {
-        name: _random_tensor(name, shape, config.n_routed_experts, generator)
-        for name, shape in tensor_shapes(config).items()
+        name: random_tensor(name, shape, config.n_routed_experts, generator)
+        for name, shape in kind.tensor_shapes(config).items()
     }
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(raw, indent=1) + "\n")
     write_tokenizer(directory)
 
 
-def _random_tensor(name: str, shape: tuple[int, ...], experts: int, generator: torch.Generator) -> torch.Tensor:
+def random_tensor(name: str, shape: tuple[int, ...], experts: int, generator: torch.Generator) -> torch.Tensor:
     """Values that exercise every path: nothing is left at a neutral zero or one."""
 
     def normal(std: float) -> torch.Tensor:

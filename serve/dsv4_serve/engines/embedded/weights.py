@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from .config import ModelConfig
+from .config import CommonConfig, ModelConfig
 
 Shape = tuple[int, ...]
 
@@ -26,7 +26,7 @@ class WeightError(ValueError):
 
 def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Name and shape of every tensor that the model reads, in a stable order."""
-    hidden, mix = config.hidden_size, (2 + config.hc_mult) * config.hc_mult
+    hidden = config.hidden_size
     shapes: dict[str, Shape] = {
         "embed.weight": (config.vocab_size, hidden),
         "head.weight": (config.vocab_size, hidden),
@@ -37,17 +37,24 @@ def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
     }
     for layer, ratio in enumerate(config.compress_ratios):
         prefix = f"layers.{layer}."
-        for part in ("attn", "ffn"):
-            shapes[f"{prefix}{part}_norm.weight"] = (hidden,)
-            shapes[f"{prefix}hc_{part}_fn"] = (mix, config.hc_mult * hidden)
-            shapes[f"{prefix}hc_{part}_base"] = (mix,)
-            shapes[f"{prefix}hc_{part}_scale"] = (3,)
+        shapes.update((prefix + name, shape) for name, shape in hyper_shapes(config))
         shapes.update((f"{prefix}attn.{name}", shape) for name, shape in _attention_shapes(config, ratio))
         shapes.update((f"{prefix}ffn.{name}", shape) for name, shape in _ffn_shapes(config, layer))
     return shapes
 
 
-def _attention_shapes(config: ModelConfig, ratio: int) -> Iterator[tuple[str, Shape]]:
+def hyper_shapes(config: CommonConfig) -> Iterator[tuple[str, Shape]]:
+    """Norms and hyper-connections of one layer."""
+    hidden, mix = config.hidden_size, (2 + config.hc_mult) * config.hc_mult
+    for part in ("attn", "ffn"):
+        yield f"{part}_norm.weight", (hidden,)
+        yield f"hc_{part}_fn", (mix, config.hc_mult * hidden)
+        yield f"hc_{part}_base", (mix,)
+        yield f"hc_{part}_scale", (3,)
+
+
+def projection_shapes(config: CommonConfig) -> Iterator[tuple[str, Shape]]:
+    """What the attention of every layer has: queries, window rows, output, sink."""
     hidden, width = config.hidden_size, config.num_attention_heads * config.head_dim
     yield "wq_a.weight", (config.q_lora_rank, hidden)
     yield "q_norm.weight", (config.q_lora_rank,)
@@ -57,6 +64,20 @@ def _attention_shapes(config: ModelConfig, ratio: int) -> Iterator[tuple[str, Sh
     yield "wo_a.weight", (config.o_groups * config.o_lora_rank, width // config.o_groups)
     yield "wo_b.weight", (hidden, config.o_groups * config.o_lora_rank)
     yield "attn_sink", (config.num_attention_heads,)
+
+
+def expert_shapes(config: CommonConfig) -> Iterator[tuple[str, Shape]]:
+    """Routed experts and the shared one of one layer."""
+    hidden, inner = config.hidden_size, config.moe_intermediate_size
+    for expert in [*(f"experts.{e}" for e in range(config.n_routed_experts)), "shared_experts"]:
+        yield f"{expert}.w1.weight", (inner, hidden)
+        yield f"{expert}.w2.weight", (hidden, inner)
+        yield f"{expert}.w3.weight", (inner, hidden)
+
+
+def _attention_shapes(config: ModelConfig, ratio: int) -> Iterator[tuple[str, Shape]]:
+    hidden = config.hidden_size
+    yield from projection_shapes(config)
     if ratio:
         yield from _compressor_shapes("compressor.", hidden, config.head_dim, ratio)
     if ratio == 4:
@@ -74,16 +95,12 @@ def _compressor_shapes(prefix: str, hidden: int, dim: int, ratio: int) -> Iterat
 
 
 def _ffn_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, Shape]]:
-    hidden, inner = config.hidden_size, config.moe_intermediate_size
-    yield "gate.weight", (config.n_routed_experts, hidden)
+    yield "gate.weight", (config.n_routed_experts, config.hidden_size)
     if layer < config.num_hash_layers:
         yield "gate.tid2eid", (config.vocab_size, config.num_experts_per_tok)
     else:
         yield "gate.bias", (config.n_routed_experts,)
-    for expert in [*(f"experts.{e}" for e in range(config.n_routed_experts)), "shared_experts"]:
-        yield f"{expert}.w1.weight", (inner, hidden)
-        yield f"{expert}.w2.weight", (hidden, inner)
-        yield f"{expert}.w3.weight", (inner, hidden)
+    yield from expert_shapes(config)
 
 
 def load_weights(directory: Path, config: ModelConfig, device: str = "cpu") -> dict[str, torch.Tensor]:
