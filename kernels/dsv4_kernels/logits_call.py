@@ -20,6 +20,8 @@ class LogitsCall:
     A call with `query_start_loc` is a row group; `row_to_seq` then says the same row by row, or is None where each row
     is a sequence of its own.
 
+    `table_slots`: keys that an entry of the page table names, where that is less than a page.
+
     Raises ArgumentError for a wrong dtype, shape, stride, device or value, LayoutMismatchError for a query quantised
     otherwise than the pool's keys.
     """
@@ -36,6 +38,7 @@ class LogitsCall:
     accumulate: torch.dtype = torch.float32
     query_start_loc: Tensor | None = None
     max_query_len: int = 1
+    table_slots: int | None = None
     out: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -45,7 +48,8 @@ class LogitsCall:
         check.tensor("page_table", self.page_table, (torch.int32,), (None if shared else rows, None), device)
         check.tensor("lengths", self.lengths, (torch.int32,), (rows,), device)
         check.integer("max_seq_len", self.max_seq_len, 1)
-        reach = self.page_table.shape[1] * self.pool.spec.layout.page_slots
+        self._check_table_slots()
+        reach = self.page_table.shape[1] * self.entry_slots
         check.within("lengths", self.lengths, 0, min(self.max_seq_len, reach))
         if self.row_to_seq is not None:
             check.tensor("row_to_seq", self.row_to_seq, (torch.int32,), (rows,), device)
@@ -64,6 +68,23 @@ class LogitsCall:
             raise ArgumentError("weight_scale", self.weight_scale, "a finite number")
         check.one_of("accumulate", self.accumulate, (torch.float32, torch.float64))
 
+    def _check_table_slots(self) -> None:
+        page = self.pool.spec.layout.page_slots
+        if self.table_slots is not None and (self.table_slots < 1 or page % self.table_slots):
+            raise ArgumentError("table_slots", self.table_slots, f"a divisor of the page's {page} slots")
+        if self.gathers and self.starts is not None:
+            raise ArgumentError("starts", "a tensor", "None with table_slots: gathered keys have no window")
+
+    @property
+    def entry_slots(self) -> int:
+        """Keys that an entry of the page table names: those of a page, or of a block inside one."""
+        return self.table_slots or self.pool.spec.layout.page_slots
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the page table names blocks inside pages."""
+        return self.entry_slots != self.pool.spec.layout.page_slots
+
     @property
     def rows(self) -> int:
         return self.query.rows
@@ -76,6 +97,11 @@ class LogitsCall:
     def float_weights(self) -> Tensor:
         """The head weights in a dtype that kernels read: float64 becomes float32, others stay."""
         return self.weights.float() if self.weights.dtype == torch.float64 else self.weights
+
+    def require_whole_pages(self, backend: str) -> None:
+        """Raise ArgumentError for a table of blocks, which `backend` does not read."""
+        if self.gathers:
+            raise ArgumentError("table_slots", self.table_slots, f"None on the {backend} backend")
 
     def packed(self, backend: str) -> tuple[Tensor, Tensor]:
         """Codes uint8 [T, H, 64] and scales of the queries. Raises ArgumentError where `backend` cannot serve the call:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dsv4_kernels import backends, check
 from dsv4_kernels.candidates import CandidateTable, candidate_blocks, candidate_positions, candidate_table
+from dsv4_kernels.compress_ops import compress_index_keys, compress_kv, compress_tokens
 from dsv4_kernels.counters import Phase
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.kv_ops import dequantize_kv, norm_rope_store_kv, store_kv
@@ -109,6 +110,7 @@ def paged_logits(
     starts: Tensor | None = None,
     phase: Phase = "decode",
     accumulate: torch.dtype = torch.float32,
+    table_slots: int | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """float32 [T, max_seq_len]: `weight_scale * sum_h weights[t, h] * relu(<q[t, h], k[s]>)` for s <
@@ -120,6 +122,10 @@ def paged_logits(
     read.
 
     `starts` int32 [T] opens a window: row t sees keys `starts[t]..lengths[t] - 1` only, if any.
+
+    With `table_slots` an entry of the table names so many keys inside a page: block b of page p, of those that the page
+    holds, is entry `p * (page_slots / table_slots) + b` (`candidate_table`). Nothing outside a row's blocks is read;
+    columns are then keys of its table.
 
     Columns that a row does not see are -inf from the reference backend and unwritten by the others; `topk`
     never reads them. `out`, float32 [T, max_seq_len], takes the logits and is returned.
@@ -136,6 +142,7 @@ def paged_logits(
         row_to_seq=row_to_seq,
         starts=starts,
         accumulate=accumulate,
+        table_slots=table_slots,
         out=out,
     )
     need_reference = accumulate is torch.float64
@@ -210,6 +217,9 @@ __all__ = [
     "candidate_blocks",
     "candidate_positions",
     "candidate_table",
+    "compress_index_keys",
+    "compress_kv",
+    "compress_tokens",
     "decode_schedule",
     "dequantize_kv",
     "guarded_page_table",

@@ -40,6 +40,8 @@ class LaunchRecord:
     counters: Counters
     unique_bytes: tuple[int, int] | None = None
     """(read, written) bytes of global memory touched at least once; None when not tracked."""
+    unique_reads: dict[str, int] = field(default_factory=dict)
+    """Of these the bytes read, by the argument that first named their buffer; empty when not tracked."""
     seconds: float = 0.0
     """Time the emulation took; says nothing about hardware."""
     classes: dict[InstructionClass, int] = field(default_factory=dict)
@@ -108,6 +110,7 @@ def launch(
     record.classes = _by_class(kernel, counters)
     if memory.track_unique:
         record.unique_bytes = memory.unique_bytes()
+        record.unique_reads = memory.unique_reads()
     return record
 
 

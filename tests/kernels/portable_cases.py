@@ -6,12 +6,14 @@ Triton reads when it is imported. On a machine with a GPU: `python -m pytest tes
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import candidate_gather
 from dsv4_kernels import backends, ops, portable, reference, registry
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.layout import LAYOUTS
@@ -160,7 +162,18 @@ class Scoring:
         starts: Tensor | None,
         accumulate: torch.dtype,
     ) -> Tensor:
-        call = LogitsCall(
+        return backend.paged_logits(self.call(table, ends, width, seqs, starts, accumulate))
+
+    def call(
+        self,
+        table: Tensor,
+        ends: Tensor,
+        width: int,
+        seqs: Tensor | None,
+        starts: Tensor | None,
+        accumulate: torch.dtype,
+    ) -> LogitsCall:
+        return LogitsCall(
             query=self.query,
             pool=self.pool,
             weights=self.weights,
@@ -172,7 +185,6 @@ class Scoring:
             max_seq_len=width,
             accumulate=accumulate,
         )
-        return backend.paged_logits(call)
 
 
 def _into(out: Tensor, call: object) -> Tensor:
@@ -211,6 +223,37 @@ def test_rows_of_a_sequence_in_groups_that_do_not_divide(heads: int) -> None:
     case = Scoring("split64", rows=11, heads=heads)
     seqs = ints(0, 0, 0, 0, 0, 2, 1, 1, 1, 1, 1)
     case.check(case.tables(3, 4), ints(0, 1, 2, 64, 65, 200, 0, 0, 70, 71, 130), 256, seqs)
+
+
+@pytest.mark.parametrize(
+    ("layout", "heads"), [("record68", 64), ("record68", 32), ("record68_n16", 16), ("record68_p128", 64)]
+)
+def test_candidate_blocks_are_gathered_and_nothing_else_counts(layout: str, heads: int) -> None:
+    """Keys outside the candidates are NaN; rows of one sequence may share a table too."""
+    lengths, slots = [300, 65, 0, 512], LAYOUTS[layout].page_slots
+    case = Scoring(layout, rows=4, heads=heads, tokens=2048, gap=4096)
+    pages, ends = case.tables(4, 512 // slots), ints(*lengths)
+    blocks = candidate_gather.random_blocks(lengths, 12).to(DEVICE)
+    table = ops.candidate_table(blocks, ends, pages, page_slots=slots)
+    dense = case.run(reference, pages, ends, 512, None, None, torch.float64)
+    kept = candidate_gather.slots(blocks, pages, slots)
+    others = torch.ones(case.pool.tokens, dtype=torch.bool, device=DEVICE)
+    others[kept] = False
+    at = case.spec.layout.scale_offsets(others.nonzero().flatten(), case.pool.payload_stride)
+    case.pool.payload.as_strided((int(at.max()) + 1,), (1,))[at.flatten()] = 255
+    exact = candidate_gather.gathered(dense, blocks, ends)
+    for backend, accumulate in ((portable, torch.float32), (reference, torch.float64)):
+        call = case.call(table.pages, table.lengths, 96, None, None, accumulate)
+        got = backend.paged_logits(replace(call, table_slots=8))
+        for row, seen in enumerate(table.lengths.tolist()):
+            largest = float(exact[row, :seen].abs().max()) if seen else 0.0
+            torch.testing.assert_close(got[row, :seen], exact[row, :seen], rtol=0, atol=2e-6 * largest)
+    call = case.call(table.pages, ints(70, 9, 5, 96), 96, ints(3, 3, 3, 3), None, torch.float32)
+    together = replace(call, table_slots=8)
+    shared = portable.paged_logits(together)
+    alone = portable.paged_logits(replace(together, row_to_seq=None, page_table=table.pages[[3] * 4]))
+    for row, seen in enumerate((70, 9, 5, 96)):
+        assert torch.equal(shared[row, :seen], alone[row, :seen])
 
 
 def test_windows() -> None:

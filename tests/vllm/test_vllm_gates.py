@@ -155,6 +155,11 @@ def wrong_scores(*args: Any, **kwargs: Any) -> Any:
     return launcher.paged_mxfp4_mqa_logits(*args, **kwargs).mul_(1.0001)
 
 
+def wrong_candidates(candidates: Any, *rest: Any) -> Any:
+    """Every block but the first."""
+    return launcher.build_candidate_gather(candidates.masked_fill(candidates == 0, -1), *rest)
+
+
 def wrong_keys(k: Any, positions: Any, *rest: Any, **named: Any) -> None:
     writers.k_norm_rope_mxfp4_cache(k, positions * 0 + 3, *rest, **named)
 
@@ -171,13 +176,14 @@ def wrong_selection(logits: Any, n: int, lengths: Any, out: Any, *rest: Any, k: 
 
 WRONG = [
     (functions.SCORE, {"paged_mxfp4_mqa_logits": wrong_scores}, "scores of row 0 differ"),
+    (functions.SCORE, {"build_candidate_gather": wrong_candidates}, "candidates: "),
     (functions.WRITE_KEYS, {"k_norm_rope_mxfp4_cache": wrong_keys}, "differ|changed"),
     (functions.QUANTIZE_QUERY, {"q_rope_mxfp4_quant": wrong_queries}, "scales by head differ"),
     (functions.SELECT, {"top_k_per_row_decode": wrong_selection}, "selected columns differ"),
 ]
 
 
-@pytest.mark.parametrize(("of", "names", "told"), WRONG, ids=[of.operation for of, _, _ in WRONG])
+@pytest.mark.parametrize(("of", "names", "told"), WRONG, ids=[next(iter(names)) for _, names, _ in WRONG])
 def test_an_aiter_that_answers_wrong_is_replaced(
     monkeypatch: pytest.MonkeyPatch, of: functions.IndexFunctions, names: dict[str, Any], told: str
 ) -> None:

@@ -15,6 +15,7 @@ from vllm.v1.attention.backends.mla import indexer as gates
 from vllm.v1.attention.backends.mla.rocm_paged_mxfp4_indexer import plan_gather_launches
 
 import vllm_index_world as world
+from dsv4_kernels import layout
 
 V4 = world.Model(topk=32, context=2048)
 V4_WIDE = world.Model(heads=32, topk=32, context=2048)
@@ -209,6 +210,21 @@ def test_the_source_publishes_the_best_blocks_and_consumers_select_in_them(decod
     for gathers in (False, True) if decode else (True,):
         got = consume(at, queries, gathers)
         check_consumer(at, got, queries, rows)
+    if decode:
+        poison_others(at)
+        assert torch.equal(consume(at, queries, gathers=True), got)
+
+
+def poison_others(at: Candidates) -> None:
+    """The scales of every key outside the rows' candidates become NaN."""
+    entries, kept = at.scene.model.entries, set()
+    for row in range(len(at.positions)):
+        kept |= {(int(at.scene.table[row, p // entries]), p % entries) for p in at.allowed(row)}
+    pages = at.scene.layer.pages
+    of = layout.RECORD68_P128
+    for page in range(len(pages)):
+        others = [o for o in range(entries) if (page, o) not in kept]
+        pages[page].flatten()[of.scale_offsets(torch.tensor(others)).flatten()] = 255
 
 
 def consume(at: Candidates, queries: Queries, gathers: bool) -> Tensor:

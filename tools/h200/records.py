@@ -25,6 +25,8 @@ NAMES = ("record68", "record68_n16", "record68_p128")
 HEADS = 32
 OFFSETS = (0.0, 2.1e9, 4.2e9, 4.7e9)
 TOLERANCE = 2e-6
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""Without a GPU only the correctness cases run, in Triton's interpreter (TRITON_INTERPRET=1)."""
 COLD_BYTES = 1.2e9
 
 
@@ -33,7 +35,7 @@ def emit(**result: object) -> None:
 
 
 def random_bytes(*size: int, low: int = 0, high: int = 256) -> Tensor:
-    return torch.randint(low, high, size, device="cuda", dtype=torch.uint8)
+    return torch.randint(low, high, size, device=DEVICE, dtype=torch.uint8)
 
 
 def pool_of(name: str, pages: int, memory: Tensor | None = None, offset: int = 0, stride: int = 0) -> IndexPool:
@@ -56,12 +58,12 @@ def call_of(pool: IndexPool, rows: int, keys: int, table: Tensor, lengths: Tenso
     return LogitsCall(
         query=query,
         pool=pool,
-        weights=torch.randn(rows, HEADS, device="cuda"),
+        weights=torch.randn(rows, HEADS, device=DEVICE),
         page_table=table,
         lengths=lengths,
         weight_scale=1.0,
         max_seq_len=keys,
-        row_to_seq=torch.zeros(rows, dtype=torch.int32, device="cuda") if shared else None,
+        row_to_seq=torch.zeros(rows, dtype=torch.int32, device=DEVICE) if shared else None,
     )
 
 
@@ -89,8 +91,8 @@ def check(name: str, offset: float, memory: Tensor) -> None:
     slots = layout.layout(name).page_slots
     rows, keys, pages = 7, 1024, 64
     pool = pool_of(name, pages, memory, int(offset) // 256 * 256 + 256, stride=slots * 68 * 3 + 512)
-    table = torch.stack([torch.randperm(pages, device="cuda")[: keys // slots] for _ in range(rows)]).int()
-    lengths = torch.tensor([0, 1, 63, 64, 65, 1000, 1024], dtype=torch.int32, device="cuda")
+    table = torch.stack([torch.randperm(pages, device=DEVICE)[: keys // slots] for _ in range(rows)]).int()
+    lengths = torch.tensor([0, 1, 63, 64, 65, 1000, 1024], dtype=torch.int32, device=DEVICE)
     call = call_of(pool, rows, keys, table, lengths)
     mine, want = portable.paged_logits(call).cpu().double(), reference.paged_logits(on_cpu(call)).double()
     live = torch.arange(keys)[None, :] < lengths.cpu()[:, None]
@@ -129,10 +131,10 @@ def fp4(work: Work, name: str, sets: int) -> Launch:
     slots = layout.layout(name).page_slots
     columns = work.keys // slots
     pool = pool_of(name, sets * work.sequences * columns)
-    tables = torch.randperm(pool.pages, device="cuda").int().view(sets, work.sequences, columns)
-    lengths = torch.full((work.rows,), work.keys, dtype=torch.int32, device="cuda")
+    tables = torch.randperm(pool.pages, device=DEVICE).int().view(sets, work.sequences, columns)
+    lengths = torch.full((work.rows,), work.keys, dtype=torch.int32, device=DEVICE)
     call = call_of(pool, work.rows, work.keys, tables[0], lengths, shared=work.sequences == 1)
-    out = torch.empty(work.rows, work.keys, device="cuda")
+    out = torch.empty(work.rows, work.keys, device=DEVICE)
     return lambda i: portable.paged_logits(replace(call, page_table=tables[i % sets], out=out))
 
 
@@ -142,11 +144,11 @@ def fp8(work: Work, sets: int) -> Launch:
     columns = work.keys // 64
     pages = sets * work.sequences * columns
     data = random_bytes(pages, 64 * 128, high=127)
-    scales = torch.full((pages, 64), 0.01, device="cuda")
-    tables = torch.randperm(pages, device="cuda").view(sets, work.sequences * columns)
-    q = torch.randn(work.rows, HEADS, 128, device="cuda").to(torch.float8_e4m3fn)
-    weights = torch.randn(work.rows, HEADS, device="cuda")
-    row = torch.arange(work.rows, device="cuda", dtype=torch.int32)
+    scales = torch.full((pages, 64), 0.01, device=DEVICE)
+    tables = torch.randperm(pages, device=DEVICE).view(sets, work.sequences * columns)
+    q = torch.randn(work.rows, HEADS, 128, device=DEVICE).to(torch.float8_e4m3fn)
+    weights = torch.randn(work.rows, HEADS, device=DEVICE)
+    row = torch.arange(work.rows, device=DEVICE, dtype=torch.int32)
     starts = row * work.keys if work.sequences > 1 else torch.zeros_like(row)
     ends = starts + work.keys
 
@@ -176,7 +178,7 @@ def measure(work: Work, cold: bool) -> None:
 
 def main() -> None:
     emit(machine=torch.cuda.get_device_name(0), torch=torch.__version__)
-    memory = torch.empty(int(max(OFFSETS)) + (1 << 26), dtype=torch.uint8, device="cuda")
+    memory = torch.empty(int(max(OFFSETS)) + (1 << 26), dtype=torch.uint8, device=DEVICE)
     for name in NAMES:
         for offset in OFFSETS:
             try:

@@ -23,6 +23,7 @@ WARPS = 4
 
 def paged_logits(call: LogitsCall) -> Tensor:
     """See `ops.paged_logits`; bfloat16 weights only. Columns that a row does not see stay unwritten."""
+    call.require_whole_pages("aiter")
     pool, lengths = call.pool, call.lengths
     limits.require_pool(pool)
     limits.require_dtype("weights", call.weights, (torch.bfloat16,))

@@ -52,12 +52,12 @@ PROGRAMS = Programs()
 def paged_logits(call: LogitsCall) -> Tensor:
     """See `ops.paged_logits`. Columns that a row does not see stay unwritten.
 
-    Layouts other than split64 and head counts other than 64 and 32 are served by the portable kernel, warned once and
-    counted as fallbacks.
+    Layouts other than split64, tables of blocks, and head counts other than 64 and 32 are served by the portable
+    kernel, warned once and counted as fallbacks.
     """
     if call.accumulate is not torch.float32:
         raise ArgumentError("accumulate", call.accumulate, "torch.float32 on the hopper backend")
-    reason = not_built_for(call.query, call.pool)
+    reason = not_built_for(call)
     if reason:
         _warn(reason)
         counters.count_fallback("paged_logits", reason)
@@ -69,12 +69,14 @@ def paged_logits(call: LogitsCall) -> Tensor:
     return out
 
 
-def not_built_for(query: Query, pool: IndexPool) -> str:
-    """Empty if these kernels score such a query and pool, else why not."""
-    if pool.spec.layout != SPLIT64:
-        return f"hopper has no kernel for layout {pool.spec.layout.name}"
-    if query.heads not in HEADS:
-        return f"hopper has no kernel for {query.heads} heads"
+def not_built_for(call: LogitsCall) -> str:
+    """Empty if these kernels serve such a call, else why not."""
+    if call.pool.spec.layout != SPLIT64:
+        return f"hopper has no kernel for layout {call.pool.spec.layout.name}"
+    if call.gathers:
+        return "hopper has no kernel for tables of blocks"
+    if call.heads not in HEADS:
+        return f"hopper has no kernel for {call.heads} heads"
     return ""
 
 

@@ -1,6 +1,7 @@
 """Paged logits: one kernel for decode, prefill windows and row groups, in any FP4 layout; sm90 has another.
 
 A program takes up to four consecutive rows and a share of their keys; rows of one sequence in it share each key load.
+A table may name blocks inside pages instead of pages: then only the keys of those blocks are read.
 Keys are the first operand of the scaled product; queries become bfloat16 once, exactly (e2m1 times a power of two).
 """
 
@@ -60,6 +61,7 @@ def _logits_kernel(
     R: tl.constexpr,
     SHARED: tl.constexpr,
     WINDOWED: tl.constexpr,
+    ENTRY: tl.constexpr,
     PAGE: tl.constexpr,
     P_SLOT: tl.constexpr,
     P_GROUP: tl.constexpr,
@@ -116,8 +118,15 @@ def _logits_kernel(
             table_row = table_ptr + lead_seq.to(tl.int64) * stride_table
             for t in range(tile, stop):
                 position = t * 64 + n
-                page = tl.load(table_row + position // PAGE, mask=position < high, other=0).to(tl.int64)
-                o = position % PAGE
+                if ENTRY == PAGE:
+                    page = tl.load(table_row + position // PAGE, mask=position < high, other=0).to(tl.int64)
+                    o = position % PAGE
+                else:
+                    # Lanes past the last key repeat it: nothing outside the row's blocks is read.
+                    held = tl.minimum(position, high - 1)
+                    block = tl.load(table_row + held // ENTRY)
+                    page = (block // (PAGE // ENTRY)).to(tl.int64)
+                    o = block % (PAGE // ENTRY) * ENTRY + held % ENTRY
                 k_at = payload_at(o[:, None], j[None, :], P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE)
                 k = tl.load(payload_ptr + (page * payload_stride)[:, None] + k_at)
                 s_at = scale_at(o[:, None], c[None, :], S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
@@ -171,7 +180,7 @@ def exact_logits(call: LogitsCall) -> Tensor:
     on_gpu = pool.device.type == "cuda"
     programs = PROGRAMS_PER_PROCESSOR * _processors(pool.device) if on_gpu else INTERPRETER_PROGRAMS
     # A length on the GPU cannot be checked before.
-    bound = min(call.max_seq_len, call.page_table.shape[1] * pool.spec.layout.page_slots)
+    bound = min(call.max_seq_len, call.page_table.shape[1] * call.entry_slots)
     # The share of a program follows a row's own length, so its time does not depend on the width of the output.
     splits = max(1, min(programs // blocks, triton.cdiv(call.max_seq_len, TILE)))
     weights = call.float_weights
@@ -201,6 +210,7 @@ def exact_logits(call: LogitsCall) -> Tensor:
         R=group,
         SHARED=call.row_to_seq is not None,
         WINDOWED=call.starts is not None,
+        ENTRY=call.entry_slots,
         **layout_constants(pool.spec.layout),
         num_warps=4,
         num_stages=1,

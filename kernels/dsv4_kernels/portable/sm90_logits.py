@@ -219,8 +219,8 @@ def _kernel(
 
 
 def covers(call: LogitsCall) -> bool:
-    """Whether these kernels are written for the call's layout and heads."""
-    return call.pool.spec.layout == SPLIT64 and call.heads <= COLUMNS
+    """Whether these kernels are written for the call's layout, table and heads."""
+    return call.pool.spec.layout == SPLIT64 and not call.gathers and call.heads <= COLUMNS
 
 
 def launch(call: LogitsCall, out: Tensor, processors: int, *, assembly: bool = True) -> None:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.logits_call import LogitsCall
-from dsv4_kernels.pool import IndexPool
-from dsv4_kernels.reference.quantize import page_keys, query_values
+from dsv4_kernels.reference.quantize import page_keys, query_values, readback
 from dsv4_kernels.reference.transform import tree_sum
 
 COLUMN_TILE = 64
@@ -45,7 +44,7 @@ def paged_logits(call: LogitsCall) -> Tensor:
     opened = [0] * call.rows if call.starts is None else call.starts.tolist()
     windows = list(zip(opened, call.lengths.tolist(), strict=True))
     seqs = None if call.row_to_seq is None else call.row_to_seq.tolist()
-    groups = _group(windows, seqs, call.pool.spec.layout.page_slots)
+    groups = _group(windows, seqs, call.entry_slots)
     alone = [g for g in groups if g.stop - g.start == 1]
     if alone:
         _score_alone(alone, q, call, w, out)
@@ -78,7 +77,7 @@ def _group(windows: list[tuple[int, int]], seqs: list[int] | None, page_slots: i
 
 
 def _score_alone(groups: list[_Rows], q: Tensor, call: LogitsCall, w: Tensor, out: Tensor) -> None:
-    pool, page_slots = call.pool, call.pool.spec.layout.page_slots
+    page_slots = call.entry_slots
     budget = max(1, BLOCK_SCORES // (q.shape[1] * page_slots))
     while groups:
         take, pages = 1, groups[0].pages
@@ -88,7 +87,7 @@ def _score_alone(groups: list[_Rows], q: Tensor, call: LogitsCall, w: Tensor, ou
         batch, groups = groups[:take], groups[take:]
         ids = torch.cat([call.page_table[g.seq, g.first : g.last] for g in batch]).long()
         widths = [_padded(g.pages * page_slots) for g in batch]
-        keys = _checked_keys(pool, ids).to(q.dtype)
+        keys = _checked_keys(call, ids).to(q.dtype)
         scores = torch.empty(q.shape[1], sum(widths), dtype=q.dtype, device=q.device)
         at = key_at = 0
         for g, width in zip(batch, widths, strict=True):
@@ -107,9 +106,9 @@ def _score_alone(groups: list[_Rows], q: Tensor, call: LogitsCall, w: Tensor, ou
 def _score_shared(
     g: _Rows, q: Tensor, call: LogitsCall, w: Tensor, windows: list[tuple[int, int]], out: Tensor
 ) -> None:
-    pool, page_slots, heads = call.pool, call.pool.spec.layout.page_slots, call.heads
+    page_slots, heads = call.entry_slots, call.heads
     width, origin = _padded(g.pages * page_slots), g.first * page_slots
-    keys = _tile(_checked_keys(pool, call.page_table[g.seq, g.first : g.last].long()).to(q.dtype), width)
+    keys = _tile(_checked_keys(call, call.page_table[g.seq, g.first : g.last].long()).to(q.dtype), width)
     step = max(1, BLOCK_SCORES // (heads * width))
     for start in range(g.start, g.stop, step):
         stop = min(start + step, g.stop)
@@ -135,8 +134,14 @@ def _put(out: Tensor, values: Tensor, origin: int) -> None:
     out[..., origin : origin + columns] = values[..., :columns]
 
 
-def _checked_keys(pool: IndexPool, pages: Tensor) -> Tensor:
-    low, high = torch.aminmax(pages)
-    if int(low) < 0 or int(high) >= pool.pages:
-        raise ArgumentError("page_table", f"{int(low)}..{int(high)}", f"pages 0..{pool.pages - 1}")
-    return page_keys(pool, pages)
+def _checked_keys(call: LogitsCall, entries: Tensor) -> Tensor:
+    """float32 [n * entry_slots, 128] of the pages, or blocks inside pages, that int64 `entries` [n] name."""
+    low, high = torch.aminmax(entries)
+    count = call.pool.tokens // call.entry_slots
+    if int(low) < 0 or int(high) >= count:
+        what = "blocks" if call.gathers else "pages"
+        raise ArgumentError("page_table", f"{int(low)}..{int(high)}", f"{what} 0..{count - 1}")
+    if not call.gathers:
+        return page_keys(call.pool, entries)
+    slots = entries[:, None] * call.entry_slots + torch.arange(call.entry_slots, device=entries.device)
+    return readback(call.pool, slots.flatten())

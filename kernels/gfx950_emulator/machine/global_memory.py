@@ -153,6 +153,10 @@ class GlobalMemory:
         read = sum(int(r.sum()) for r, _ in maps if r is not None) * 4
         return read, sum(int(w.sum()) for _, w in maps if w is not None) * 4
 
+    def unique_reads(self) -> dict[str, int]:
+        """Bytes read at least once of each allocation, to dword granularity; needs track_unique."""
+        return {a.name: int(a.read_map.sum()) * 4 for a in self.allocations if a.read_map is not None}
+
 
 def _touch(touched: Bools, offsets: I64, size: int) -> None:
     for step in range(max(1, size // 4)):

@@ -1,4 +1,4 @@
-"""V4.1's candidate blocks in vLLM's form: their scores from dense logits, and the pool that consumers score."""
+"""V4.1's candidate blocks in vLLM's form: their scores from dense logits, and the pool that consumers gather."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ FILL_BYTES = 64 << 20
 
 class Gather(TypedDict):
     """The pool of each row: `positions` int32 [rows, blocks], first key of each candidate block, ascending; 0 past the
-    last. Slot j of a row is key `positions[j // block] + j % block`.
+    last. Slot j of a row is key `positions[j // block] + j % block`. `entries` int32 [rows, blocks] says where a block
+    lies: its page times the blocks of a page, plus its number in that page.
     """
 
     positions: Tensor
+    entries: Tensor
     block: int
 
 
@@ -39,15 +41,13 @@ def build_candidate_gather(
     absent = torch.iinfo(torch.int32).max
     ordered = candidates.masked_fill(candidates < 0, absent).sort(dim=1).values
     there = ordered != absent
-    positions = ordered.masked_fill(~there, 0) * block
+    number = ordered.masked_fill(~there, 0)
+    positions = number * block
     seen = (row_ends[:, None] - positions).clamp_(0, block).masked_fill_(~there, 0)
-    return Gather(positions=positions.int(), block=block), seen.sum(1).int()
-
-
-def slot_positions(gather: Gather, columns: int) -> Tensor:
-    """int64 [rows, columns]: the key of each slot."""
-    slot = torch.arange(columns, device=gather["positions"].device)
-    return gather["positions"].long()[:, slot // gather["block"]] + slot % gather["block"]
+    per_page = kv.shape[1] // block
+    entries = block_table.gather(1, (number // per_page).long()) * per_page + number % per_page
+    gather = Gather(positions=positions.int(), entries=entries.masked_fill_(~there, 0).int(), block=block)
+    return gather, seen.sum(1).int()
 
 
 def score_blocks(logits: Tensor, lengths: Tensor, block: int, out: Tensor) -> None:

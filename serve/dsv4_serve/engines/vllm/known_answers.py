@@ -6,41 +6,17 @@ Inputs are exact in every format on the way, so that results follow by hand whoe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dsv4_kernels.formats import E2M1_MAGNITUDES
-from dsv4_kernels.layout import GROUPS, HEAD_DIM, Layout
-from dsv4_serve.engines.vllm import tensors
+from dsv4_kernels.layout import GROUPS, HEAD_DIM
+from dsv4_serve.engines.vllm import known_scores
+from dsv4_serve.engines.vllm.known_shape import GAP, PAGES, Shape
 
 RATIO = 4
-GAP = 256
-"""Bytes between two pages, and before the first: an index lies in a block that other layers share."""
-PAGES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What is launched: heads of a query and keys of a page, where `launcher` tells the order of keys in it."""
-
-    heads: int
-    entries: int
-    device: torch.device
-
-    def order(self, launcher: Any) -> tuple[int, int, int]:
-        """Keys of a run, bytes of a chunk, lanes of scales, as vLLM derives them."""
-        told = launcher.cache_format(self.heads, HEAD_DIM, self.entries)
-        run = int(told["n_per_tile"])
-        return run, int(told["d_per_tile"]), int(told.get("scale_lanes", 64 // run))
-
-    def pages(self) -> Tensor:
-        """uint8 [pages, entries, 68], zero, with a gap before each page."""
-        stride = self.entries * tensors.RECORD + GAP
-        memory = torch.zeros(PAGES * stride, dtype=torch.uint8, device=self.device)
-        return memory.as_strided((PAGES, self.entries, tensors.RECORD), (stride, tensors.RECORD, 1), GAP)
 
 
 def mismatch(operation: str, functions: Any, shape: Shape, launcher: Any) -> str:
@@ -62,7 +38,7 @@ def rotated(operation: str, functions: Any, shape: Shape, launcher: Any) -> str:
         packed = functions.q_rope_mxfp4_quant(q, at, table, weights, 1.0)[0].view(torch.uint8)
         told = _codes(packed[:, 0])
     else:
-        cache, of = shape.pages(), _layout(shape, launcher)
+        cache, of = shape.pages(), shape.layout(launcher)
         slots = torch.tensor([1, 2], device=shape.device)
         ones = torch.ones(HEAD_DIM, dtype=torch.bfloat16, device=shape.device)
         shuffle = shape.order(launcher)
@@ -99,18 +75,10 @@ def _codes(packed: Tensor) -> Tensor:
     return torch.where(code == 8, 0, code)
 
 
-def _ints(shape: Shape, *values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=shape.device)
-
-
-def _layout(shape: Shape, launcher: Any) -> Layout:
-    return tensors.spec(shape.order(launcher)[0], shape.entries).layout
-
-
 def _write(functions: Any, shape: Shape, launcher: Any) -> str:
     """Two keys, a row inside a group and a row without a slot, whose positions in the table are NaN."""
     value, code = _pattern(shape.device)
-    cache, of = shape.pages(), _layout(shape, launcher)
+    cache, of = shape.pages(), shape.layout(launcher)
     far = (PAGES - 1) * shape.entries + 5
     functions.k_norm_rope_mxfp4_cache(
         torch.ones(4, HEAD_DIM, dtype=torch.bfloat16, device=shape.device),
@@ -148,44 +116,6 @@ def _query(functions: Any, shape: Shape, launcher: Any) -> str:
     return "" if torch.equal(weighted, torch.full_like(weighted, 1.5)) else "head weights differ"
 
 
-def _score(functions: Any, shape: Shape, launcher: Any) -> str:
-    """Slot s is all +1 (s even) or -1 (s odd), times 2 ** (s % 3); head h is all 2 ** (h % 2)."""
-    cache, of = shape.pages(), _layout(shape, launcher)
-    slots = torch.arange(PAGES * shape.entries, device=shape.device)
-    stored = cache.as_strided((cache.untyped_storage().nbytes(),), (1,), 0)
-    sign = torch.where(slots % 2 == 0, 0x22, 0xAA).to(torch.uint8)
-    stored[of.payload_offsets(slots, cache.stride(0)) + GAP] = sign[:, None].expand(-1, 64)
-    stored[of.scale_offsets(slots, cache.stride(0)) + GAP] = (127 + slots % 3).to(torch.uint8)[:, None].expand(-1, 4)
-    width = 2 * shape.entries
-    table = torch.stack([_ints(shape, 3, 1), _ints(shape, 0, 2)])
-    ends = _ints(shape, width, width - 1, 1, width - 37)
-    out = torch.empty(4, width, device=shape.device)
-    head = torch.arange(shape.heads, device=shape.device)
-    q = torch.full((2, 2, shape.heads, 64), 0x22, dtype=torch.uint8, device=shape.device)
-    scales = (127 + head % 2).to(torch.uint8)[None, None, :, None].expand(2, 2, -1, GROUPS).contiguous()
-    weights = (head.float() - 7).expand(4, -1).contiguous()
-    functions.paged_mxfp4_mqa_logits(
-        q,
-        scales,
-        cache.unsqueeze(2),
-        weights,
-        _ints(shape, width, width),
-        table,
-        width,
-        out_logits=out,
-        clean_logits=False,
-        row_ends=ends,
-    )
-    weighted = float(((head.float() - 7) * (1 + head % 2)).sum()) * HEAD_DIM
-    column = torch.arange(width, device=shape.device)
-    for row in range(4):
-        slot = table[row // 2].long()[column // shape.entries] * shape.entries + column % shape.entries
-        known = torch.where(slot % 2 == 0, weighted * torch.exp2((slot % 3).float()), 0.0)[: int(ends[row])]
-        if not torch.equal(out[row, : int(ends[row])] + 0.0, known):
-            return f"scores of row {row} differ from the known ones"
-    return ""
-
-
 def _select(functions: Any, shape: Shape, launcher: Any) -> str:
     """Falling scores, equal scores, and fewer than k: the lowest of equals must be taken."""
     width, k = 4096, 2048
@@ -193,7 +123,7 @@ def _select(functions: Any, shape: Shape, launcher: Any) -> str:
     logits[0] = -torch.arange(width, device=shape.device).float()
     out = torch.empty(3, k, dtype=torch.int32, device=shape.device)
     functions.top_k_per_row_decode(
-        logits, 1, _ints(shape, width, width, 5), out, 3, logits.stride(0), logits.stride(1), k=k
+        logits, 1, shape.ints(width, width, 5), out, 3, logits.stride(0), logits.stride(1), k=k
     )
     first = torch.arange(k, device=shape.device)
     known = torch.stack([first, first, torch.where(first < 5, first, -1).sort().values])
@@ -203,6 +133,6 @@ def _select(functions: Any, shape: Shape, launcher: Any) -> str:
 _TESTS: dict[str, Callable[[Any, Shape, Any], str]] = {
     "write_index_keys": _write,
     "quantize_query": _query,
-    "paged_logits": _score,
+    "paged_logits": known_scores.mismatch,
     "topk": _select,
 }

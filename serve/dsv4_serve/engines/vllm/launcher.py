@@ -15,18 +15,16 @@ from dsv4_kernels import aiter_tensors, ops
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.layout import HEAD_DIM
 from dsv4_serve.engines.vllm import tensors
-from dsv4_serve.engines.vllm.candidate_pool import Gather, build_candidate_gather, score_blocks, slot_positions
+from dsv4_serve.engines.vllm.candidate_pool import Gather, build_candidate_gather, score_blocks
+from dsv4_serve.engines.vllm.step import phase
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dsv4_kernels.counters import Phase
-    from dsv4_kernels.pool import IndexPool, Query
 
 SCHED_SLOT_CAP = 4096
 """vLLM's schedule buffer has four words a slot; ours takes one word a row."""
-DENSE_BYTES = 256 << 20
-"""Of dense logits at a time behind a gathered launch."""
 
 
 def cache_format(num_heads: int, head_dim: int, page_entries: int) -> dict[str, int]:
@@ -63,11 +61,16 @@ def build_schedule(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The query rows of a launch: what each sees, and whose row of the page table it reads (None: its own)."""
+    """The query rows of a launch: what each sees, and whose row of the page table it reads (None: its own).
 
+    `table_slots` as in `ops.paged_logits`.
+    """
+
+    table: Tensor
     lengths: Tensor
     requests: Tensor | None
     phase: Phase
+    table_slots: int | None = None
 
 
 def paged_mxfp4_mqa_logits(
@@ -100,14 +103,25 @@ def paged_mxfp4_mqa_logits(
     """
     pool = tensors.pool(kv_cache, tensors.run_of(q.shape[-2]))
     query = tensors.query(q, q_scale, pool.spec)
-    rows = _rows(q, context_lens, row_ends, query_start_loc, schedule, use_gather)
+    if use_gather:
+        rows = _candidates(candidates, row_ends)
+    else:
+        rows = _rows(q, context_lens, block_table, row_ends, query_start_loc, schedule)
     if clean_logits:
         out_logits.fill_(float("-inf"))
-    if use_gather:
-        if candidates is None:
-            raise ArgumentError("candidates", None, "what build_candidate_gather gave, with use_gather")
-        return _gathered(query, pool, weights, block_table, rows, candidates, out_logits)
-    _score(query, pool, weights, block_table, rows, out_logits)
+    ops.paged_logits(
+        query,
+        pool,
+        weights,
+        rows.table,
+        rows.lengths,
+        weight_scale=1.0,
+        max_seq_len=out_logits.shape[1],
+        row_to_seq=rows.requests,
+        table_slots=rows.table_slots,
+        phase=rows.phase,
+        out=out_logits,
+    )
     if calc_block_scores:
         if block_scores is None:
             raise ArgumentError("block_scores", None, "a tensor, with calc_block_scores")
@@ -115,69 +129,36 @@ def paged_mxfp4_mqa_logits(
     return out_logits
 
 
+def _candidates(candidates: Gather | None, row_ends: Tensor | None) -> _Rows:
+    if candidates is None or row_ends is None:
+        raise ArgumentError("candidates", None, "both values of build_candidate_gather, with use_gather")
+    return _Rows(candidates["entries"], row_ends, None, phase(), candidates["block"])
+
+
 def _rows(
     q: Tensor,
     context_lens: Tensor,
+    table: Tensor,
     row_ends: Tensor | None,
     query_start_loc: Tensor | None,
     schedule: Tensor | None,
-    gathered: bool,
 ) -> _Rows:
     if query_start_loc is not None:
         seqs = aiter_tensors.sequences(query_start_loc, q.shape[0])
-        return _Rows(context_lens[seqs.long()] if row_ends is None else row_ends, seqs, "prefill")
+        return _Rows(table, context_lens[seqs.long()] if row_ends is None else row_ends, seqs, "prefill")
     requests, next_n = q.shape[:2]
     if next_n == 1:
-        return _Rows(context_lens if row_ends is None else row_ends, None, "decode")
+        return _Rows(table, context_lens if row_ends is None else row_ends, None, "decode")
     if row_ends is None:
         row_ends, _ = aiter_tensors.draft_rows(context_lens, next_n)
     seqs = schedule if schedule is not None else _requests(requests, next_n, context_lens.new_empty(requests * next_n))
-    return _Rows(row_ends, seqs, "prefill" if gathered else "verify")
+    return _Rows(table, row_ends, seqs, "verify")
 
 
 def _requests(requests: int, next_n: int, out: Tensor) -> Tensor:
     """`out` int32 [requests * next_n] with 0 next_n times, 1 next_n times and so on."""
     torch.arange(requests * next_n, dtype=torch.int32, device=out.device, out=out)
     return out.floor_divide_(next_n)
-
-
-def _score(query: Query, pool: IndexPool, weights: Tensor, table: Tensor, rows: _Rows, out: Tensor) -> None:
-    ops.paged_logits(
-        query,
-        pool,
-        weights,
-        table,
-        rows.lengths,
-        weight_scale=1.0,
-        max_seq_len=out.shape[1],
-        row_to_seq=rows.requests,
-        phase=rows.phase,
-        out=out,
-    )
-
-
-def _gathered(
-    query: Query, pool: IndexPool, weights: Tensor, table: Tensor, rows: _Rows, candidates: Gather, out: Tensor
-) -> Tensor:
-    """Dense logits of some rows at a time, of which the pool's columns are kept."""
-    assert query.payload is not None
-    assert query.scale is not None
-    last = candidates["positions"].amax(1) + candidates["block"]
-    width = table.shape[1] * pool.spec.layout.page_slots
-    lengths = last.clamp(max=width).int().masked_fill(rows.lengths == 0, 0)
-    columns = slot_positions(candidates, out.shape[1])
-    step = max(1, DENSE_BYTES // (4 * width))
-    dense = torch.empty(min(step, query.rows), width, dtype=torch.float32, device=pool.device)
-    for first in range(0, query.rows, step):
-        part = slice(first, min(first + step, query.rows))
-        some = type(query)(pool.spec, query.heads, payload=query.payload[part], scale=query.scale[part])
-        own = rows.requests is None
-        requests = None if rows.requests is None else rows.requests[part]
-        held = dense[: part.stop - first]
-        of = _Rows(lengths[part], requests, rows.phase)
-        _score(some, pool, weights[part], table[part] if own else table, of, held)
-        torch.gather(held, 1, columns[part].clamp(max=width - 1), out=out[part])
-    return out
 
 
 __all__ = [

@@ -50,7 +50,7 @@ def choose(device: torch.device, heads: int, entries: int) -> dict[str, Route]:
 
     Once a process; another geometry later is asked of what was taken. Raises HookError where nothing answers right.
     """
-    from dsv4_serve.engines.vllm.known_answers import Shape
+    from dsv4_serve.engines.vllm.known_shape import Shape
 
     global _current
     shape = Shape(heads, entries, device)
