@@ -7,6 +7,7 @@ Source: DeepSeek's published inference code for V4.1.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -120,6 +121,13 @@ class NgramHash:
     def places(self) -> int:
         """Tokens of the longest n-gram."""
         return self._primes.shape[1] + 1
+
+    def to(self, device: torch.device) -> NgramHash:
+        """The same hash for tokens on `device`."""
+        moved = copy.copy(self)
+        for name in ("_folded", "_primes", "_starts", "_multipliers"):
+            setattr(moved, name, getattr(self, name).to(device))
+        return moved
 
     def rows(self, tokens: torch.Tensor) -> torch.Tensor:
         """int64 [T, layers, columns] of token ids int64 [T, places]: the token itself first, then those before it.
