@@ -11,97 +11,16 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import torch
-from torch import Tensor
 
 from dsv4_kernels import counters, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
-from dsv4_kernels.kv_pool import KVPool
-from dsv4_kernels.logits_call import LogitsCall
-from dsv4_kernels.pool import IndexPool, IndexSpec, Query
+from dsv4_kernels.implementation import Implementation
 from dsv4_kernels.registry import LogitsShape
 
 log = logging.getLogger(__name__)
-
-
-class Implementation(Protocol):
-    """The operations as a backend offers them; arguments are already checked. `ops` documents each."""
-
-    def quantize_query(self, q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec: IndexSpec) -> Query: ...
-
-    def quantize_query_with_weights(
-        self,
-        q: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        positions: Tensor,
-        weights: Tensor,
-        weight_scale: float,
-        spec: IndexSpec,
-    ) -> tuple[Query, Tensor]: ...
-
-    def write_index_keys(
-        self,
-        pool: IndexPool,
-        k: Tensor,
-        norm_weight: Tensor,
-        norm_eps: float,
-        cos: Tensor,
-        sin: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-    ) -> None: ...
-
-    def paged_logits(self, call: LogitsCall) -> Tensor: ...
-
-    def rowgroup_logits(self, call: LogitsCall) -> Tensor: ...
-
-    def topk(self, logits: Tensor, lengths: Tensor, k: int) -> Tensor: ...
-
-    def topk_slots(
-        self,
-        logits: Tensor,
-        lengths: Tensor,
-        k: int,
-        page_table: Tensor,
-        row_to_seq: Tensor | None,
-        page_slots: int,
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def candidate_blocks(self, logits: Tensor, lengths: Tensor, count: int, block: int) -> Tensor: ...
-
-    def decode_schedule(self, lengths: Tensor, max_seq_len: int, ctas: int, chunk: int) -> Tensor: ...
-
-    def prefill_schedule(
-        self, row_to_seq: Tensor, starts: Tensor, ends: Tensor, max_seq_len: int, ctas: int, chunk: int
-    ) -> Tensor: ...
-
-    def readback(self, pool: IndexPool, slots: Tensor) -> Tensor: ...
-
-    def router_partials(self, x: Tensor, weight: Tensor, split: int) -> Tensor: ...
-
-    def router_gate(
-        self, partials: Tensor, bias: Tensor | None, k: int, routed_scaling: float, renormalise: bool
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def store_kv(self, pool: KVPool, rows: Tensor, slots: Tensor) -> None: ...
-
-    def norm_rope_store_kv(
-        self,
-        pool: KVPool,
-        kv: Tensor,
-        norm_weight: Tensor,
-        norm_eps: float,
-        cos: Tensor,
-        sin: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        query: Tensor | None,
-    ) -> None: ...
-
-    def dequantize_kv(self, pool: KVPool, slots: Tensor, dtype: torch.dtype) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dsv4_kernels.pool import IndexPool, IndexSpec
 from dsv4_kernels.registry import LogitsShape
 
 if TYPE_CHECKING:
-    from dsv4_kernels.backends import Implementation
+    from dsv4_kernels.implementation import Implementation
 
 PLAIN = IndexSpec(hadamard=False)
 ROTATED = IndexSpec(hadamard=True)

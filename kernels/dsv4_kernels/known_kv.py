@@ -13,7 +13,7 @@ from dsv4_kernels.kv_layout import ROPE_WIDTH, V4, V41_FP4, V41_INTERLEAVED, WID
 from dsv4_kernels.kv_pool import KVPool
 
 if TYPE_CHECKING:
-    from dsv4_kernels.backends import Implementation
+    from dsv4_kernels.implementation import Implementation
 
 LAYOUTS = (V4, V41_INTERLEAVED, V41_FP4)
 """Every code and both arrangements."""

@@ -14,7 +14,7 @@ from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from dsv4_kernels.registry import LogitsShape
 
 if TYPE_CHECKING:
-    from dsv4_kernels.backends import Implementation
+    from dsv4_kernels.implementation import Implementation
 
 KEYS = 128
 """Keys of the pool: two pages of 64 slots, or as many smaller ones."""

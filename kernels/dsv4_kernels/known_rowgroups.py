@@ -15,7 +15,7 @@ from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from dsv4_kernels.registry import LogitsShape
 
 if TYPE_CHECKING:
-    from dsv4_kernels.backends import Implementation
+    from dsv4_kernels.implementation import Implementation
 
 SHAPES = tuple(LogitsShape(heads, page8) for page8 in (False, True) for heads in (64, 32))
 """DeepSeek-V4's and V4.1's indexer."""

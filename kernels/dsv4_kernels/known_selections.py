@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dsv4_kernels.backends import Implementation
+    from dsv4_kernels.implementation import Implementation
 
 INF = float("inf")
 

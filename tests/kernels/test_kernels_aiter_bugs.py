@@ -14,8 +14,9 @@ from torch import Tensor
 
 import fp4_oracle as oracle
 from dsv4_kernels import ops, portable, reference
-from dsv4_kernels.backends import Implementation, load
+from dsv4_kernels.backends import load
 from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.implementation import Implementation
 from dsv4_kernels.layout import SPLIT64
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec

@@ -6,6 +6,7 @@ matrix product whose columns come in whole pages of 64 slots and whose rows in m
 """
 
 from dsv4_kernels.reference.candidates import candidate_blocks
+from dsv4_kernels.reference.compress import compress_index_keys, compress_kv, compress_tokens
 from dsv4_kernels.reference.kv_rows import dequantize_kv, norm_rope_store_kv, store_kv
 from dsv4_kernels.reference.logits import paged_logits
 from dsv4_kernels.reference.quantize import (
@@ -22,6 +23,9 @@ rowgroup_logits = paged_logits
 
 __all__ = [
     "candidate_blocks",
+    "compress_index_keys",
+    "compress_kv",
+    "compress_tokens",
     "decode_schedule",
     "dequantize_kv",
     "norm_rope_store_kv",

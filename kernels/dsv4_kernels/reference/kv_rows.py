@@ -28,7 +28,7 @@ def encode(of: KVLayout, rows: Tensor) -> tuple[Tensor, Tensor]:
     else:
         scales, data = _encode_e4m3(groups, amax)
     if of.plain_rope:
-        data = torch.cat([data, _bfloat16_bytes(rows[:, of.coded :])], 1)
+        data = torch.cat([data, to_bfloat16(rows[:, of.coded :]).view(torch.uint8)], 1)
         scales = torch.nn.functional.pad(scales, (0, of.scale_bytes - scales.shape[1]))
     return data, scales
 
@@ -66,10 +66,9 @@ def _encode_e2m1(groups: Tensor, amax: Tensor) -> tuple[Tensor, Tensor]:
     return rounded.view(torch.uint8).masked_fill(poisoned, E4M3_NAN), codes.flatten(1)
 
 
-def _bfloat16_bytes(x: Tensor) -> Tensor:
-    """uint8 [n, 2 * d] of float32 [n, d]; every NaN has the same bits."""
-    bits = x.to(torch.bfloat16).view(torch.int16).masked_fill(x.isnan(), BF16_NAN)
-    return bits.view(torch.uint8)
+def to_bfloat16(x: Tensor) -> Tensor:
+    """The nearest bfloat16 of float32 values; every NaN has the same bits."""
+    return x.to(torch.bfloat16).view(torch.int16).masked_fill(x.isnan(), BF16_NAN).view(torch.bfloat16)
 
 
 def store_kv(pool: KVPool, rows: Tensor, slots: Tensor) -> None:
@@ -95,11 +94,10 @@ def norm_rope_store_kv(
 ) -> None:
     """See `kv_ops.norm_rope_store_kv`."""
     kept = slots >= 0
-    x = _rms_norm(kv[kept].float(), norm_weight.float(), norm_eps).bfloat16().float()
-    x[:, -ROPE_WIDTH:] = _rope(x[:, -ROPE_WIDTH:], *_angles(cos, sin, positions[kept])).bfloat16().float()
-    store_kv(pool, x, slots[kept])
+    x = rms_norm(kv[kept].float(), norm_weight.float(), norm_eps).bfloat16().float()
+    store_kv(pool, rope_tail(x, *angles(cos, sin, positions[kept])), slots[kept])
     if query is not None:
-        c, s = _angles(cos, sin, positions)
+        c, s = angles(cos, sin, positions)
         tail = query[..., -ROPE_WIDTH:]
         tail.copy_(_rope(tail.float(), c[:, None], s[:, None]))
 
@@ -115,17 +113,26 @@ def dequantize_kv(pool: KVPool, slots: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Of rows [n, 512]. The sum of squares adds neighbours, then neighbouring sums: one order in every backend."""
     total = x * x
     while total.shape[1] > 1:
         total = total[:, 0::2] + total[:, 1::2]
-    return (x * (1.0 / torch.sqrt(total * (1.0 / WIDTH) + eps))) * weight
+    # In float64, because torch's float32 root is not always the nearest on a CPU.
+    root = (total * (1.0 / WIDTH) + eps).double().sqrt().float()
+    return (x * (1.0 / root)) * weight
 
 
-def _angles(cos: Tensor, sin: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+def angles(cos: Tensor, sin: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Float32 cos and sin [n, 32] of positions [n], the nearest that the tables have."""
     at = positions.clamp(0, cos.shape[0] - 1)
     return cos[at].float(), sin[at].float()
+
+
+def rope_tail(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Float32 rows [n, 512] with their last 64 values turned, and rounded to bfloat16."""
+    turned = _rope(x[:, -ROPE_WIDTH:], cos, sin).bfloat16().float()
+    return torch.cat([x[:, :-ROPE_WIDTH], turned], 1)
 
 
 def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
