@@ -74,7 +74,7 @@ def convention(name: str) -> Convention:
 
 
 @cache
-def _encode_table(ties: Ties, keep_negative_zero: bool) -> Tensor:
+def _encode_table(ties: Ties, keep_negative_zero: bool, device: torch.device) -> Tensor:
     """uint8 [8192]: the code by the place of a float among the multiples of 2**20 of its bit pattern.
 
     Every rounding threshold (.25 .75 1.25 1.75 2.5 3.5 5) has at most three mantissa bits, so the top twelve
@@ -93,14 +93,14 @@ def _encode_table(ties: Ties, keep_negative_zero: bool) -> Tensor:
     negative = np.signbit(values)
     if not keep_negative_zero:
         negative &= code != 0
-    return torch.from_numpy(code | (negative.astype(np.uint8) << 3))
+    return torch.from_numpy(code | (negative.astype(np.uint8) << 3)).to(device)
 
 
 def encode_e2m1(x: Tensor, ties: Ties = "even", keep_negative_zero: bool = True) -> Tensor:
     """uint8 codes of float32 `x`, same shape; saturating, exact."""
     bits = x.contiguous().view(torch.int32)
     place = (bits >> 20).add_((bits + 0xFFFFF) >> 20).add_(4096)
-    table = _encode_table(ties, keep_negative_zero).to(x.device)
+    table = _encode_table(ties, keep_negative_zero, x.device)
     return table.index_select(0, place.view(-1)).view(x.shape)
 
 
