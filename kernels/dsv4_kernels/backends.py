@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -34,6 +35,7 @@ class Selection:
 
 
 _active: dict[tuple[str, str], Selection] = {}
+_stand_in: Implementation | None = None
 
 
 def load(name: str) -> Implementation:
@@ -106,9 +108,24 @@ def run(op: str, phase: str, device: torch.device, *, need_reference: bool = Fal
     """The implementation that serves `op` on `device`; counts the launch."""
     if phase not in counters.PHASES:
         raise ArgumentError("phase", repr(phase), " or ".join(counters.PHASES))
+    if _stand_in is not None:
+        return _stand_in
     name = "reference" if need_reference else _selection(op, device.type).selected
     counters.count_launch(op, phase, name)
     return load(name)
+
+
+@contextmanager
+def stand_in(implementation: Implementation) -> Iterator[None]:
+    """Within it `implementation` runs every operation on every device, uncounted: for a comparison of the whole process
+    with another way to compute, never for serving.
+    """
+    global _stand_in
+    _stand_in = implementation
+    try:
+        yield
+    finally:
+        _stand_in = None
 
 
 def _selection(op: str, device_type: str) -> Selection:
