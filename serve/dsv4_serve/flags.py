@@ -153,7 +153,7 @@ FLAGS: tuple[Flag, ...] = (
         "DSV4_SPECULATIVE",
         choice("off", "eagle", "dspark", "ngram"),
         "off",
-        "speculative decoding: by the checkpoint's draft layers, or by look-up in a request's own text",
+        "speculative decoding: by the checkpoint's draft layers (eagle, dspark), or by look-up in a request's own text",
     ),
     Flag("DSV4_HICACHE", BOOL, False, "tiers of the KV cache beyond the device"),
     Flag("DSV4_HICACHE_HOST_BYTES", SIZE, None, "host tier; unset, it has twice the pages of the device"),
@@ -207,7 +207,6 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(("DSV4_PAGE8", True), ("DSV4_INDEXER_DTYPE", "bf16"), "pages of 8 exist for fp4 index keys only"),
     Conflict(("DSV4_PAGE8", True), ("DSV4_ROWGROUP", False), "pages of 8 are read by the row-group kernel alone"),
     Conflict(("DSV4_SPECULATIVE", "eagle"), ("DSV4_KV_LAYOUT", "v41"), "V4.1 drafts with DSpark alone"),
-    Conflict(("DSV4_SPECULATIVE", "dspark"), ("DSV4_KV_LAYOUT", "v4"), "DSpark's draft comes with V4.1 only"),
     Conflict(("DSV4_ROWGROUP", True), ("DSV4_INDEXER_DTYPE", "fp8"), "row groups read fp4 index keys"),
     Conflict(("DSV4_ROWGROUP", True), ("DSV4_INDEXER_DTYPE", "bf16"), "row groups read fp4 index keys"),
 )

@@ -26,8 +26,11 @@ FULL = MAX_DRAFT_TOKENS + 1
 PARAMS = SamplingParams(max_tokens=33, temperature=0.0, logprobs=4)
 
 
-class Scripted:
+class Scripted(DraftSource):
     """Drafts by a function of the tokens so far and the room."""
+
+    name = "scripted"
+    longest = MAX_DRAFT_TOKENS
 
     def __init__(self, guess: Callable[[list[int], int], list[int]]) -> None:
         self._guess = guess
@@ -271,7 +274,7 @@ def test_the_option_looks_up_and_says_so(tiny_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "accepted"), [("speculative", "eagle", "off or ngram"), ("draft_tokens", 8, "1 to 7")]
+    ("option", "value", "accepted"), [("speculative", "eagle", "off, ngram or dspark"), ("draft_tokens", 8, "1 to 7")]
 )
 def test_what_it_cannot_do_is_refused(option: str, value: Any, accepted: str) -> None:
     with pytest.raises(OptionError, match=f"{option}={value!r}: accepted is {accepted}"):

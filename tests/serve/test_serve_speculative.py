@@ -9,14 +9,17 @@ import pytest
 from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.embedded.args import parse_args
 from dsv4_serve.engines.embedded_adapter import EmbeddedAdapter
-from dsv4_serve.errors import PreflightError
+from dsv4_serve.engines.sglang_command import SPECULATIVE
+from dsv4_serve.errors import PreflightError, UsageError
 from dsv4_serve.plan import make_plan
+from dsv4_serve.plan_command import plan_for
+from dsv4_serve.planner.memory_plan import Machine
 
 ADAPTER = EmbeddedAdapter(EngineRun(Path("/models/tiny"), 1))
 
 
-def test_look_up_reaches_the_embedded_engine() -> None:
-    for value in ("off", "ngram"):
+def test_drafts_reach_the_embedded_engine() -> None:
+    for value in ("off", "ngram", "dspark"):
         command = ADAPTER.command(make_plan({"DSV4_SPECULATIVE": value}, {}).profile)
         assert parse_args(command[3:]).engine.speculative == value
 
@@ -28,8 +31,16 @@ def test_drafts_that_are_not_in_effect_fail_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("profile", "value", "accepted"),
-    [("tiny", "eagle", "ngram, off"), ("v4-pro-tp8", "ngram", "dspark, eagle, off")],
+    [("tiny", "eagle", "dspark, ngram, off"), ("v4-pro-tp8", "ngram", "dspark, eagle, off")],
 )
 def test_drafts_that_an_engine_does_not_have_are_refused(profile: str, value: str, accepted: str) -> None:
     with pytest.raises(PreflightError, match=f"DSV4_SPECULATIVE={value} .*cannot do this; it accepts {accepted}"):
         make_plan({}, {"DSV4_PROFILE": profile, "DSV4_SPECULATIVE": value})
+
+
+def test_dspark_is_for_either_generation_and_needs_its_draft_layers() -> None:
+    """There are V4 checkpoints with DSpark's draft layers, and without."""
+    profile = make_plan({"DSV4_PROFILE": "v4-flash-tp4", "DSV4_SPECULATIVE": "dspark"}, {}).profile
+    assert SPECULATIVE[profile.speculative] == {"--speculative-algorithm": "DSPARK"}
+    with pytest.raises(UsageError, match="DeepSeek-V4-Flash has no DSpark draft layers"):
+        plan_for(profile, Machine(gpus=4))

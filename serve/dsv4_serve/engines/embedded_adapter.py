@@ -19,7 +19,7 @@ TIERS = ("host", "disk")
 
 
 class EmbeddedAdapter:
-    """One process, one thread of torch on a CPU; no parallelism, and no draft layers."""
+    """One process, one thread of torch on a CPU; no parallelism."""
 
     name = "embedded"
     accepts: Mapping[str, frozenset[Value]] = {
@@ -29,7 +29,7 @@ class EmbeddedAdapter:
         "DSV4_DP": frozenset({1}),
         "DSV4_NODES": frozenset({1}),
         "DSV4_KV_LAYOUT": frozenset({"v4", "bf16"}),
-        "DSV4_SPECULATIVE": frozenset({"off", "ngram"}),
+        "DSV4_SPECULATIVE": frozenset({"off", "ngram", "dspark"}),
         "DSV4_BACKEND": frozenset({"auto", "reference"}),
         "DSV4_ROWGROUP": frozenset({False}),
         "DSV4_PAGE8": frozenset({False}),

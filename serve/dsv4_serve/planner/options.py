@@ -18,6 +18,11 @@ def server(profile: Profile, geometry: ModelGeometry) -> Server:
     """What SGLang is told, per data-parallel rank; V4.1 sizes its window pool by requests unless told a ratio."""
     written = number(profile, "--swa-full-tokens-ratio")
     default = None if geometry.low_ratio else DEFAULT_WINDOW_RATIO
+    if profile.speculative == "dspark" and not geometry.draft.tokens:
+        raise UsageError(
+            f"DSV4_SPECULATIVE=dspark: {profile.model.name} has no DSpark draft layers (config.json: no "
+            "dspark_block_size); accepted is a model with them, or off or eagle"
+        )
     # A DSpark step verifies the drafted block and the token before it.
     draft = {"off": 0, "eagle": EAGLE_DRAFT_TOKENS, "dspark": geometry.draft.tokens + 1}[profile.speculative]
     return Server(

@@ -103,8 +103,12 @@ def _add_engine_options(parser: argparse.ArgumentParser, defaults: EngineOptions
     add("--disk-dir", "directory of the disk tier, its own", type=Path)
     add("--disk-bytes", "what the disk tier may take", type=int)
     add("--write-policy", "when pages go down a tier", choices=get_args(WritePolicy))
-    add("--speculative", "draft by look-up in the request's own text", choices=get_args(Speculative))
-    add("--draft-tokens", "tokens of a draft", type=int)
+    add(
+        "--speculative",
+        "drafts: by look-up in the request's own text, or by the model's drafter",
+        choices=get_args(Speculative),
+    )
+    add("--draft-tokens", "tokens of a draft at most (default: as many as are drafted at once)", type=int)
     add("--threads", "CPU threads; 0 is automatic", type=int)
 
 

@@ -13,6 +13,9 @@ from dsv4_kernels import backends
 from dsv4_kernels.registry import LogitsShape
 
 from .config import ModelConfig, load_model_config
+from .draft import DraftSource, PromptLookup
+from .dspark.build import build_source
+from .dspark.config import load_drafter_config
 from .linear import check_row_invariance, padded
 from .model import Model
 from .options import EngineOptions, OptionError
@@ -24,12 +27,13 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Built:
-    """A model over fresh pools, and the seconds that each phase of building it took."""
+    """A model over fresh pools, the seconds that each phase of building it took, and the source of drafts."""
 
     config: ModelConfig
     context_length: int
     model: Model
     phases: dict[str, float]
+    draft: DraftSource | None = None
 
 
 @dataclass
@@ -54,6 +58,9 @@ def build(options: EngineOptions) -> Built:
         # Slots of attention come in eights (see `linear.py`); the indexer fills as many as were asked for.
         config = replace(config, index_topk=padded(options.index_topk))
     length = context_length(config, options)
+    drafter = load_drafter_config(options.model_path, config) if options.speculative == "dspark" else None
+    if drafter is not None:
+        options.require_draft_tokens(drafter.block)
     clock.done("config")
     torch.set_num_threads(options.threads or 1)
     weights = load_weights(options.model_path, config, options.device)
@@ -64,8 +71,9 @@ def build(options: EngineOptions) -> Built:
     clock.done("kernels")
     with tensors_on(options.device):
         model = Model(weights, config, options, CachePools(config, options, length), length)
+        draft = None if drafter is None else build_source(options, drafter, model, weights, length)
     clock.done("pools")
-    return Built(config, length, model, clock.phases)
+    return Built(config, length, model, clock.phases, PromptLookup() if options.speculative == "ngram" else draft)
 
 
 def _activate_kernels(config: ModelConfig, options: EngineOptions) -> None:

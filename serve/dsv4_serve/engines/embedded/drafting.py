@@ -1,11 +1,13 @@
-"""Which requests of a step get a draft, and how long it may be."""
+"""Which requests of a step get a draft and how long it may be, and what the source of drafts hears of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .batch import Segment
 from .config import PAGE_TOKENS
-from .draft import DraftSequence, DraftSource
+from .draft import ContextSpan, DraftSequence, DraftSource
+from .emission import Emission
 from .pools import CachePools
 from .running import Request
 from .work import Work
@@ -21,6 +23,21 @@ class Drafting:
         """One Work a request; each has a page for its next token."""
         drafts = self._drafts(decoding)
         return [Work(request, 1, self._fitting(request, drafts.get(request, []))) for request in decoding]
+
+    def start(self, request: Request) -> None:
+        """A request took its slot and its cached prefix."""
+        if self._source is not None:
+            self._source.start(request.slot, request.computed)
+
+    def follow(self, verified: Sequence[Emission], segments: Sequence[Segment]) -> None:
+        """A step was run: `verified` are its decoding requests, with the tokens that came of them; `segments` its
+        prompt chunks."""
+        if self._source is None:
+            return
+        # A row gives a token only if it was computed from right ones.
+        spans = [ContextSpan(e.request.slot, e.row, e.request.computed, len(e.outputs)) for e in verified]
+        spans += [ContextSpan(s.slot, s.row, s.start, s.length) for s in segments]
+        self._source.follow([span for span in spans if span.count])
 
     def _drafts(self, decoding: Sequence[Request]) -> dict[Request, list[int]]:
         # A step gives one token more than it drafted right.

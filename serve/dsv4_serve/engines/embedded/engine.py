@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import TypeVar
 
 from .build import Built, build, tensors_on
-from .draft import DraftSource, PromptLookup
+from .draft import DraftSource
 from .exposition import StateCollector, exposition
 from .info import describe
 from .options import EngineOptions
@@ -37,13 +37,16 @@ class AsyncEngine:
     def __init__(self, built: Built, options: EngineOptions, draft: DraftSource | None = None) -> None:
         self.model_config, self.context_length, self.model = built.config, built.context_length, built.model
         self.options, self.startup_phases = options, built.phases
+        self.draft_tokens = 0 if draft is None else min(options.draft_tokens or draft.longest, draft.longest)
         self._commands: deque[Command] = deque()
         self._outbox = Outbox()
         self._wake = threading.Condition()
-        self.statistics = EngineStatistics(("gpu", *tier_names(options)), draft is not None)
+        self.statistics = EngineStatistics(("gpu", *tier_names(options)), None if draft is None else draft.name)
         self.tiers = CacheTiers(self.model.pools, options, self._fingerprint, self.statistics.tiers, self._notify)
         self.cache = RadixCache(self.model.pools, options.prefix_cache, self.tiers.node_lost)
-        self.scheduler = Scheduler(self.model, self.cache, self.tiers, options, self.statistics, draft)
+        self.scheduler = Scheduler(
+            self.model, self.cache, self.tiers, options, self.statistics, draft, self.draft_tokens
+        )
         self.statistics.registry.register(StateCollector(self.model.pools, self.cache, self.tiers, self.scheduler))
         self._stopping = False
         self._clean = True
@@ -56,9 +59,8 @@ class AsyncEngine:
 
         `draft` is a source other than that of `options.speculative`.
         """
-        if draft is None and options.speculative == "ngram":
-            draft = PromptLookup()
-        return cls(build(options), options, draft)
+        built = build(options)
+        return cls(built, options, draft or built.draft)
 
     def start(self) -> None:
         """Start the engine thread."""
@@ -122,7 +124,8 @@ class AsyncEngine:
     def server_info(self) -> dict[str, object]:
         """Effective configuration, capacities by region and the state of the queues."""
         queues = {"running": len(self.scheduler.running), "queued": len(self.scheduler.waiting)}
-        effective = describe(self.options, self.context_length, self.model.pools, self.tiers.usage())
+        tiers = self.tiers.usage()
+        effective = describe(self.options, self.context_length, self.model.pools, tiers, self.draft_tokens)
         return {**effective, **queues, "startup_phases": self.startup_phases}
 
     def metrics_text(self) -> str:

@@ -20,9 +20,16 @@ def kernels_in_use(options: EngineOptions) -> str | None:
 
 
 def describe(
-    options: EngineOptions, context_length: int, pools: CachePools, tiers: Sequence[TierUsage] = ()
+    options: EngineOptions,
+    context_length: int,
+    pools: CachePools,
+    tiers: Sequence[TierUsage] = (),
+    draft_tokens: int = 0,
 ) -> dict[str, object]:
-    """The effective configuration as plain data, for `/server_info` and the manifest."""
+    """The effective configuration as plain data, for `/server_info` and the manifest.
+
+    `draft_tokens` is how many drafted tokens a step verifies at most.
+    """
     used = pools.used_tokens()
     return {
         "engine": "embedded",
@@ -44,7 +51,7 @@ def describe(
         "chunk_tokens": options.chunk_tokens,
         "prefix_cache": options.prefix_cache,
         "speculative": options.speculative,
-        "draft_tokens": options.draft_tokens if options.speculative != "off" else 0,
+        "draft_tokens": draft_tokens,
         "hicache": options.hicache,
         "write_policy": options.write_policy if options.hicache else None,
         "disk_dir": None if options.disk_dir is None else str(options.disk_dir),

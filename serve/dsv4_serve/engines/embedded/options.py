@@ -12,7 +12,7 @@ from .config import PAGE_TOKENS, Device, IndexerDtype, KVDtype
 from .geometry import MAX_DRAFT_TOKENS, TILE_TOKENS
 
 WritePolicy = Literal["write_through", "write_back"]
-Speculative = Literal["off", "ngram"]
+Speculative = Literal["off", "ngram", "dspark"]
 DISK_BYTES = 4 << 30
 
 
@@ -34,7 +34,8 @@ class EngineOptions:
     `hicache` adds tiers below the pools: `host_bytes` of host memory (None: twice the pools; 0: none) and, in a
     directory of its own, `disk_bytes` of disk. See `tiers.cache_tiers` for the write policies.
 
-    `speculative` ngram verifies up to `draft_tokens` tokens a step, found by look-up in a request's own text (`draft`).
+    `speculative` verifies up to `draft_tokens` drafted tokens a step (None: as many as are drafted at once): ngram
+    finds them by look-up in a request's own text (`draft`), dspark computes them with the model's drafter (`dspark`).
     """
 
     model_path: Path
@@ -61,7 +62,7 @@ class EngineOptions:
     disk_bytes: int = DISK_BYTES
     write_policy: WritePolicy = "write_through"
     speculative: Speculative = "off"
-    draft_tokens: int = MAX_DRAFT_TOKENS
+    draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         def require(ok: bool, name: str, accepted: str) -> None:
@@ -96,8 +97,8 @@ class EngineOptions:
         require(self.write_policy in get_args(WritePolicy), "write_policy", "write_through or write_back")
         require(self.host_bytes is None or self.host_bytes >= 0, "host_bytes", "0 (no host tier) or a positive integer")
         positive("disk_bytes")
-        require(self.speculative in get_args(Speculative), "speculative", "off or ngram")
-        require(1 <= self.draft_tokens <= MAX_DRAFT_TOKENS, "draft_tokens", f"1 to {MAX_DRAFT_TOKENS}")
+        require(self.speculative in get_args(Speculative), "speculative", "off, ngram or dspark")
+        self.require_draft_tokens(MAX_DRAFT_TOKENS)
         require(self.prefix_cache or not self.hicache, "hicache", "False without a prefix cache")
         for name in ("host_bytes", "disk_dir"):
             require(self.hicache or getattr(self, name) is None, name, "unset unless hicache is on")
@@ -107,3 +108,8 @@ class EngineOptions:
             "above 0 when there is no disk_dir: hicache needs a tier",
         )
         require(self.threads >= 0, "threads", "0 (automatic) or a positive integer")
+
+    def require_draft_tokens(self, most: int) -> None:
+        """Raise OptionError if more tokens a draft were asked for than `most`."""
+        if self.draft_tokens is not None and not 1 <= self.draft_tokens <= most:
+            raise OptionError(f"draft_tokens={self.draft_tokens}: accepted is 1 to {most}")

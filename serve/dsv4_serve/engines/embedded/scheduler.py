@@ -13,13 +13,13 @@ from collections import deque
 from itertools import islice
 
 from .batch import make_batch
+from .causal_model import CausalModel
 from .config import PAGE_TOKENS
 from .draft import DraftSource
 from .drafting import Drafting
 from .emission import Emission, emit
 from .geometry import TILE_TOKENS
 from .integrity import require_integrity
-from .model import Model
 from .options import EngineOptions
 from .radix import Node, RadixCache
 from .request import EngineError, PromptTooLong, QueueFull
@@ -38,17 +38,18 @@ class Scheduler:
 
     def __init__(
         self,
-        model: Model,
+        model: CausalModel,
         cache: RadixCache,
         tiers: CacheTiers,
         options: EngineOptions,
         statistics: EngineStatistics,
         draft: DraftSource | None = None,
+        draft_tokens: int = 0,
     ) -> None:
         self._model, self._cache, self._options, self._statistics = model, cache, options, statistics
         self._pools, self._tiers = model.pools, tiers
         self._loader = PrefixLoader(model.pools, cache, tiers)
-        self._drafting = Drafting(draft, options.draft_tokens, model.pools)
+        self._drafting = Drafting(draft, draft_tokens, model.pools)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
 
@@ -105,6 +106,7 @@ class Scheduler:
             if item.request.computed == item.request.length:
                 emissions.append(Emission(item.request, row))
         emit(logits, emissions)
+        self._drafting.follow(emissions[: len(decode)], batch.segments)
         for emission in emissions:
             self._deliver(emission)
 
@@ -148,6 +150,7 @@ class Scheduler:
         if nodes:
             assert nodes[-1].tail is not None
             self._model.restore_tail(slot, request.computed, nodes[-1].tail)
+        self._drafting.start(request)
         if request.cached_tokens is None:
             request.cached_tokens = request.computed
             self._statistics.admitted(len(request.prompt_ids), cached)

@@ -18,9 +18,12 @@ _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 
 
 class EngineStatistics:
-    """Counters and histograms of one engine with these tiers, in a registry of their own."""
+    """Counters and histograms of one engine with these tiers, in a registry of their own.
 
-    def __init__(self, tiers: Sequence[str] = ("gpu",), speculative: bool = False) -> None:
+    `drafts` names where drafts come from; without it nothing is counted of them.
+    """
+
+    def __init__(self, tiers: Sequence[str] = ("gpu",), drafts: str | None = None) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self.tiers = TierCounters(self.registry, [tier for tier in tiers if tier != "gpu"])
 
@@ -44,15 +47,19 @@ class EngineStatistics:
         self._generated = counter("dsv4_generated_tokens", "generated tokens")
         self._retracted = counter("dsv4_retracted_requests", "running requests that gave their pages back and waited")
         self._acceptance: Histogram | None = None
-        if speculative:
-            self._drafted = counter("dsv4_drafted_tokens", "tokens that were drafted and verified")
-            self._accepted = counter("dsv4_accepted_tokens", "drafted tokens that were right")
+        if drafts is not None:
+            source = ("source",)
+            self._drafted = counter("dsv4_drafted_tokens", "tokens that were drafted and verified", source).labels(
+                drafts
+            )
+            self._accepted = counter("dsv4_accepted_tokens", "drafted tokens that were right", source).labels(drafts)
             self._acceptance = Histogram(
                 "dsv4_acceptance_length",
                 "tokens of a step that verified a draft",
+                source,
                 buckets=range(1, MAX_DRAFT_TOKENS + 2),
                 registry=self.registry,
-            )
+            ).labels(drafts)
         self._first = Histogram(
             "dsv4_time_to_first_token_seconds",
             "from arrival in the engine to first token",

@@ -1,0 +1,95 @@
+"""DSpark's hyper-parameters: what a model's config.json says of the drafter beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..config import CommonConfig, ConfigError, ModelConfig, read_config
+from ..geometry import MAX_DRAFT_TOKENS
+from ..v41.config import V41Config
+
+STAGE_SIZES = (
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "num_attention_heads",
+    "q_lora_rank",
+    "o_groups",
+    "o_lora_rank",
+)
+"""Sizes of a stage that `dspark_<name>` may set apart from the model's. Published models set the first two."""
+
+_NUMBERS = ("n_mtp_layers", "dspark_block_size", "dspark_noise_token_id", "dspark_markov_rank")
+_TARGETS = "dspark_target_layer_ids"
+MAX_STAGES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """A drafter of `stages` stages, each a layer of the model's kind (`stage`) without compressed entries.
+
+    It drafts `block` tokens in one pass, the unknown ones as `noise_token`, and reads the model's hidden states at
+    `target_layers`.
+    """
+
+    stage: ModelConfig | V41Config
+    block: int
+    noise_token: int
+    target_layers: tuple[int, ...]
+    markov_rank: int
+
+    @property
+    def stages(self) -> int:
+        return self.stage.num_hidden_layers
+
+
+def load_drafter_config(directory: Path, config: CommonConfig) -> DrafterConfig:
+    """Read the drafter's fields of `directory/config.json`, whose model's are `config`.
+
+    Raises ConfigError when there is no drafter, or none that this engine can run.
+    """
+    raw, source = read_config(directory)
+    return parse_drafter_config(raw, config, source)
+
+
+def parse_drafter_config(raw: dict[str, Any], config: CommonConfig, source: str) -> DrafterConfig:
+    """The drafter of a parsed config.json, flat or with its text part under `text_config`; `source` names it in
+    errors. Raises ConfigError."""
+    fields = {**(raw.get("text_config") or {}), **raw}
+    missing = [name for name in (*_NUMBERS, _TARGETS) if fields.get(name) is None]
+    if missing:
+        raise ConfigError(
+            f"speculative='dspark': {source} describes no DSpark drafter (missing {', '.join(missing)}); "
+            "accepted is a model with one, or speculative ngram or off"
+        )
+
+    def require(ok: bool, field: str, accepted: str) -> None:
+        if not ok:
+            raise ConfigError(f"{source}: {field}={fields[field]!r}: accepted is {accepted}")
+
+    sizes = [f"dspark_{name}" for name in STAGE_SIZES if f"dspark_{name}" in fields]
+    for name in (*_NUMBERS, *sizes):
+        require(type(fields[name]) is int, name, "an integer")
+    require(1 <= fields["n_mtp_layers"] <= MAX_STAGES, "n_mtp_layers", f"1 to {MAX_STAGES}")
+    require(1 <= fields["dspark_block_size"] <= MAX_DRAFT_TOKENS, "dspark_block_size", f"1 to {MAX_DRAFT_TOKENS}")
+    token = fields["dspark_noise_token_id"]
+    require(0 <= token < config.vocab_size, "dspark_noise_token_id", f"a token, 0 to {config.vocab_size - 1}")
+    require(fields["dspark_markov_rank"] >= 1, "dspark_markov_rank", "1 or more")
+    layers = fields[_TARGETS] if isinstance(fields[_TARGETS], list) else []
+    in_order = layers == [layer for layer in range(config.num_hidden_layers) if layer in layers]
+    known = f"0 to {config.num_hidden_layers - 1}"
+    require(bool(layers) and in_order, _TARGETS, f"a list of layers in rising order, each {known}")
+    stage = _stage(config, fields["n_mtp_layers"], {name.removeprefix("dspark_"): fields[name] for name in sizes})
+    return DrafterConfig(stage, fields["dspark_block_size"], token, tuple(layers), fields["dspark_markov_rank"])
+
+
+def _stage(config: CommonConfig, stages: int, sizes: dict[str, int]) -> ModelConfig | V41Config:
+    """The configuration of a model of so many layers with a window only. Raises ConfigError for sizes that fit not."""
+    shape: dict[str, Any] = {"num_hidden_layers": stages, "compress_ratios": (0,) * stages, **sizes}
+    if isinstance(config, V41Config):
+        sources = {"kv_source_layer_ids": (), "index_source_layer_ids": (), "candidate_source_layer_id": -1}
+        return replace(config, **shape, **sources, engram_layer_ids=(), engram_num_embeddings=())
+    assert isinstance(config, ModelConfig)
+    return replace(config, **shape, num_hash_layers=0)
