@@ -13,7 +13,7 @@ from dsv4_serve.engines.embedded.batch import DecodeRow, PromptChunk, make_batch
 from dsv4_serve.engines.embedded.config import PAGE_TOKENS, load_model_config
 from dsv4_serve.engines.embedded.model import Model
 from dsv4_serve.engines.embedded.options import EngineOptions
-from dsv4_serve.engines.embedded.pools import CachePools
+from dsv4_serve.engines.embedded.v4_pools import V4Pools
 from dsv4_serve.engines.embedded.weights import load_weights
 
 CONTEXT = 4096
@@ -34,7 +34,7 @@ def build_model(directory: Path, ablate_index: bool = False, **options: Any) -> 
         served_model_name="tiny",
         **{"max_total_tokens": 16384, "max_running_requests": 8, **options},
     )
-    pools = CachePools(config, chosen, CONTEXT)
+    pools = V4Pools(config, chosen, CONTEXT)
     return Model(load_weights(directory, config), config, chosen, pools, CONTEXT, ablate_index)
 
 

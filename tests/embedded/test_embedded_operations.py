@@ -18,7 +18,10 @@ from dsv4_serve.engines.embedded.options import EngineOptions
 
 ENGINE = Path(dsv4_serve.engines.embedded.__file__).parent
 BACKENDS = ("reference", "portable", "gfx950", "hopper", "aiter_backend", "kernel_store", "hip_module", "aot")
-PUBLIC = {"ops", "backends", "counters", "pool", "kv_pages", "formats", "layout", "registry", "fingerprint", "errors"}
+PUBLIC = {
+    *("ops", "backends", "counters", "errors", "fingerprint", "formats", "layout", "pool", "registry"),
+    *("kv_layout", "kv_pages", "kv_pool", "pooling"),
+}
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:

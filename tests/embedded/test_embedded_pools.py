@@ -10,7 +10,7 @@ import pytest
 from dsv4_serve.engines.embedded.config import load_model_config
 from dsv4_serve.engines.embedded.free_list import FreeList
 from dsv4_serve.engines.embedded.options import EngineOptions, OptionError
-from dsv4_serve.engines.embedded.pools import CachePools
+from dsv4_serve.engines.embedded.v4_pools import V4Pools
 
 CONTEXT = 4096
 C4_PAGE = 37_440
@@ -18,9 +18,9 @@ C4_PAGE = 37_440
 C128_PAGE = 1_728
 
 
-def pools(directory: Path, **options: Any) -> CachePools:
+def pools(directory: Path, **options: Any) -> V4Pools:
     chosen = EngineOptions(model_path=directory, served_model_name="tiny", **options)
-    return CachePools(load_model_config(directory), chosen, CONTEXT)
+    return V4Pools(load_model_config(directory), chosen, CONTEXT)
 
 
 def test_regions_of_production_geometry(tiny_dir: Path) -> None:
@@ -83,7 +83,7 @@ def test_free_list_hands_out_each_number_once() -> None:
     ("option", "value", "accepted"),
     [
         ("indexer_dtype", "int4", "fp4, fp8, bf16 or float32"),
-        ("kv_dtype", "fp8", "v4, bf16 or float32"),
+        ("kv_dtype", "fp8", "v4, v41, bf16 or float32"),
         ("max_total_tokens", 255, "256 (one page) or more"),
         ("chunk_tokens", 60, "a positive multiple of 8"),
         ("max_running_requests", 0, "a positive integer"),

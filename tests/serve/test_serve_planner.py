@@ -121,11 +121,11 @@ def test_v41_has_no_fp8_choice_and_says_so() -> None:
 def test_embedded_regions_are_those_of_its_pools() -> None:
     from dsv4_serve.engines.embedded.config import load_model_config
     from dsv4_serve.engines.embedded.options import EngineOptions
-    from dsv4_serve.engines.embedded.pools import CachePools
+    from dsv4_serve.engines.embedded.v4_pools import V4Pools
 
     path = config_path(load_profile("tiny").model)
     config = load_model_config(path.parent)
-    pools = CachePools(config, EngineOptions(path.parent, "tiny", max_total_tokens=4096), 4096)
+    pools = V4Pools(config, EngineOptions(path.parent, "tiny", max_total_tokens=4096), 4096)
     real = {region.name: region.bytes for region in pools.regions() if region.name != "main"}
     tiny = load_profile("tiny")
     small = tiny.model_copy(update={"engine": tiny.engine.model_copy(update={"max_total_tokens": 4096})})

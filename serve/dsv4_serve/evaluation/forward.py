@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from dsv4_serve.engines.embedded.batch import PromptChunk, make_batch
+from dsv4_serve.engines.embedded.causal_model import CausalModel
 from dsv4_serve.engines.embedded.config import PAGE_TOKENS
-from dsv4_serve.engines.embedded.model import Model
 from dsv4_serve.errors import CommandError
 
 
 @torch.inference_mode()
-def every_logit(model: Model, ids: Sequence[int]) -> torch.Tensor:
+def every_logit(model: CausalModel, ids: Sequence[int]) -> torch.Tensor:
     """Logits float32 [len(ids), vocab] of one sequence, computed page by page in fresh pages of the model's pools."""
     pools = model.pools
     slot, pages = pools.slots.take(), [pools.pages.take() for _ in range(-(-len(ids) // PAGE_TOKENS))]
@@ -25,7 +25,7 @@ def every_logit(model: Model, ids: Sequence[int]) -> torch.Tensor:
         model.reset_slot(slot)
         parts = []
         for start in range(0, len(ids), PAGE_TOKENS):
-            chunk = PromptChunk(ids[start : start + PAGE_TOKENS], start, slot, taken)
+            chunk = PromptChunk(ids[start : start + PAGE_TOKENS], start, slot, taken, ids[:start])
             parts.append(model.forward(make_batch([], [chunk]), every_row=True))
         return torch.cat(parts)
     finally:

@@ -13,6 +13,7 @@ import torch
 from dsv4_kernels.formats import CONVENTIONS
 from dsv4_kernels.pool import IndexSpec
 from dsv4_serve.engines.embedded.build import build
+from dsv4_serve.engines.embedded.model import Model
 from dsv4_serve.engines.embedded.tokenizer import BOS_ID, load_tokenizer
 
 from .answering import Answerer, EngineAnswerer, Progress, engine_options
@@ -89,6 +90,7 @@ def measure_selection(model: Path, plan: EvalPlan, progress: Progress) -> list[S
     built = build(engine_options(model, EXACT, None, plan.context))
     tokenizer = load_tokenizer(model)
     shadows = [*(Shadow.sound(variant.name, variant.spec) for variant in ALL), *KEYS_ALONE, *FAULTS]
+    assert isinstance(built.model, Model)
     with torch.inference_mode():
         observers = observe(built.model, shadows, plan.shadow_ks, plan.shadow_every)
         for number, document in enumerate(documents(plan.seeds[0], plan.documents, plan.records)):

@@ -114,8 +114,8 @@ def _rounded(keys: torch.Tensor, rule: Convention) -> torch.Tensor:
 def observe(model: Model, shadows: Sequence[Shadow], ks: Sequence[int], every: int) -> list[ShadowIndex]:
     """Attach an observer to every indexer of a model that runs on exact scores; each sees queries past max(ks) keys."""
     observers = []
-    for number, layer in enumerate(model.layers):
-        indexer = layer.attention.indexer
+    for number, attention in enumerate(model.attentions):
+        indexer = attention.indexer
         if indexer is not None:
             observer = ShadowIndex(number, indexer.pool.pages, shadows, ks, every)
             observer.exact, indexer.observer = indexer.pool, observer

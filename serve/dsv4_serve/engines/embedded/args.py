@@ -37,6 +37,7 @@ def parse_args(argv: Sequence[str]) -> ProcessArgs:
             indexer_dtype=args.indexer_dtype,
             kv_dtype=args.kv_dtype,
             hadamard=args.hadamard,
+            page8=args.page8,
             max_total_tokens=args.max_total_tokens,
             kv_bytes=args.kv_bytes,
             max_running_requests=args.max_running_requests,
@@ -62,7 +63,7 @@ def parse_args(argv: Sequence[str]) -> ProcessArgs:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m dsv4_serve.engines.embedded",
-        description="Serve a DeepSeek-V4 model directory on the CPU, for trying and for tests. There is no "
+        description="Serve a DeepSeek-V4 or V4.1 model directory on the CPU, for trying and for tests. There is no "
         "authentication here: `dsv4 serve` stands in front.",
     )
     _add_process_options(parser)
@@ -88,8 +89,13 @@ def _add_engine_options(parser: argparse.ArgumentParser, defaults: EngineOptions
     add("--model-path", "directory with config.json, weights and tokenizer.json", type=Path, required=True)
     add("--served-model-name", "the name that clients use (default: the directory's)", default=None)
     add("--indexer-dtype", "storage of the index keys", choices=get_args(IndexerDtype))
-    add("--kv-dtype", "storage of the main KV", choices=get_args(KVDtype))
-    parser.add_argument("--no-hadamard", dest="hadamard", action="store_false", help="index keys unrotated")
+    add("--kv-dtype", "storage of the main KV (default: the model's own)", choices=get_args(KVDtype))
+    parser.add_argument(
+        "--no-hadamard", dest="hadamard", action="store_false", default=None, help="index keys unrotated"
+    )
+    parser.add_argument(
+        "--page8", action="store_true", help="index keys in pages of 8 where V4.1 picks among candidates"
+    )
     add("--max-total-tokens", "size of the paged pools in tokens", type=int)
     add("--kv-bytes", "size of the paged pools in bytes, instead", type=int)
     add("--max-running-requests", "requests in one batch", type=int)

@@ -13,15 +13,15 @@ from torch.nn.functional import rms_norm
 
 from dsv4_kernels.kv_pages import KVFormat, KVPages, round_trip
 
-from .batch import ForwardBatch, Segment
+from .attend import SlotAttention
+from .batch import ForwardBatch
 from .compressor import Closed, Compressor
 from .config import ModelConfig
-from .decode_plan import DecodePlan, window_bias
-from .entries import EntryStore, entry_scores, weigh_entries
+from .entries import EntryStore
 from .indexer import Indexer
 from .projections import HeadGeometry, HeadProjections
 from .rope import RopeTable
-from .window import WindowRing, attention_weights, tile_keys, tile_queries
+from .window import WindowRing
 
 
 class Attention:
@@ -40,11 +40,8 @@ class Attention:
         kv_format: KVFormat,
         context_length: int,
     ) -> None:
-        self._heads, self._dim, self._ratio, self._rope = config.num_attention_heads, config.head_dim, ratio, rope
-        self._rms = config.rms_norm_eps
-        self._sink = weights[prefix + "attn_sink"]
+        self._dim, self._ratio, self._rope, self._rms = config.head_dim, ratio, rope, config.rms_norm_eps
         self.indexer = indexer
-        self.ring = WindowRing(slots, self._dim)
         self.compressor: Compressor | None = None
         further: list[torch.Tensor] = []
         if ratio:
@@ -55,10 +52,16 @@ class Attention:
         self.entries: EntryStore | None = None
         if pages is not None:
             self.entries = EntryStore(pages, ratio, config.index_topk if ratio == 4 else -(-context_length // ratio))
+        self._slots = SlotAttention(weights[prefix + "attn_sink"], self._dim, slots, self.entries)
         if indexer is not None:
             further.append(torch.cat(indexer.input_projections))
         stored = partial(round_trip, kv_format)
         self._projections = HeadProjections(weights, prefix, head_geometry(config), rope, stored, further)
+
+    @property
+    def ring(self) -> WindowRing:
+        """The sliding window of every working slot."""
+        return self._slots.ring
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Normalised block input [T, hidden] to the attention output [T, hidden]."""
@@ -66,12 +69,7 @@ class Attention:
         if self.compressor is not None:
             self._compress(read.further[0], batch)
         chosen = self.indexer.select(read.further[1], read.latent, batch) if self.indexer is not None else None
-        out = torch.zeros_like(read.queries)
-        if batch.decode is not None:
-            out[: batch.decode_rows] = self._attend_decode(read.queries, read.rows, batch, batch.decode, chosen)
-        for segment in batch.segments:
-            part = None if chosen is None else chosen[segment.rows]
-            out[segment.rows] = self._attend_chunk(read.queries[segment.rows], read.rows[segment.rows], segment, part)
+        out = self._slots.attend(read.queries, read.rows, batch, chosen)
         return self._projections.write(out, batch.positions)
 
     def _compress(self, projected: torch.Tensor, batch: ForwardBatch) -> None:
@@ -91,47 +89,6 @@ class Attention:
         if closed.entries.numel():
             rows = rms_norm(closed.pooled, (self._dim,), self._entry_norm, self._rms)
             self.entries.write(closed, self._rope.rotate(rows, closed.entries * self._ratio), pages)
-
-    def _attend_decode(
-        self,
-        q: torch.Tensor,
-        rows: torch.Tensor,
-        batch: ForwardBatch,
-        plan: DecodePlan,
-        chosen: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """Attention of the decode rows: [decode_rows, heads, dim]."""
-        count = plan.count
-        keys = self.ring.decode(rows[:count], plan)
-        scores = torch.bmm(q[:count], keys.transpose(1, 2)).add_(plan.bias)
-        if self.entries is None:
-            return torch.bmm(attention_weights(scores, self._sink), keys)
-        picked = None if chosen is None else chosen[:count]
-        entries, bias = self.entries.read_decode(plan, batch.page_table, picked)
-        scores = torch.cat([scores, entry_scores(q[:count], entries).add_(bias)], -1)
-        weights = attention_weights(scores, self._sink)
-        window = keys.shape[1]
-        return torch.bmm(weights[..., :window], keys).add_(weigh_entries(weights[..., window:], entries))
-
-    def _attend_chunk(
-        self, q: torch.Tensor, rows: torch.Tensor, segment: Segment, chosen: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Attention of a chunk's rows: [length, heads, dim]."""
-        keys = tile_keys(self.ring.extend(rows, segment))
-        window = keys.shape[2]
-        positions = torch.arange(segment.start, segment.end)
-        scores = torch.bmm(tile_queries(q), keys).view(-1, self._heads, window)[: segment.length]
-        scores = scores.add_(window_bias(positions).unsqueeze(1))
-        if self.entries is None:
-            return self._weigh_tiles(attention_weights(scores, self._sink), keys)
-        entries, bias = self.entries.read_chunk(segment, chosen)
-        scores = torch.cat([scores, entry_scores(q, entries).add_(bias)], -1)
-        weights = attention_weights(scores, self._sink)
-        return self._weigh_tiles(weights[..., :window], keys).add_(weigh_entries(weights[..., window:], entries))
-
-    def _weigh_tiles(self, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        out = torch.bmm(tile_queries(weights), keys.transpose(1, 2))
-        return out.view(-1, self._heads, self._dim)[: weights.shape[0]]
 
 
 def head_geometry(config: ModelConfig) -> HeadGeometry:

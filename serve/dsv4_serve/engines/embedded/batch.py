@@ -16,23 +16,26 @@ from .linear import padded
 class DecodeRow:
     """One token of a running request: its id, position, working slot and the pages of its context.
 
-    Rows of one slot stand together, at consecutive positions: the newest token, then a draft to be verified.
+    Rows of one slot stand together, at consecutive positions: the newest token, then a draft to be verified. `before`
+    are the tokens before it, at least as many of the last as the model's n-grams reach back.
     """
 
     token_id: int
     position: int
     slot: int
     pages: Sequence[int]
+    before: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PromptChunk:
-    """Consecutive prompt tokens of one request; `start` is a multiple of 8."""
+    """Consecutive prompt tokens of one request; `start` is a multiple of 8. `before` as in DecodeRow."""
 
     token_ids: Sequence[int]
     start: int
     slot: int
     pages: Sequence[int]
+    before: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if self.start % TILE_TOKENS or not self.token_ids:
@@ -65,6 +68,7 @@ class ForwardBatch:
     token_ids, positions: int64 [T]. The first `decode_rows` rows are decode rows, described by `decode` and with
     `page_table` int64 [decode_rows, P] (0 where a request has fewer pages). `drafted` tells that some slot has several
     decode rows. `last_rows` are the rows whose logits are wanted: each decode row, and the last row of each chunk.
+    `before` are the tokens before each decode row and each segment, as far as they were given.
     """
 
     rows: int
@@ -75,6 +79,7 @@ class ForwardBatch:
     segments: tuple[Segment, ...]
     last_rows: torch.Tensor
     drafted: bool = False
+    before: tuple[Sequence[int], ...] = ()
 
     @property
     def decode_rows(self) -> int:
@@ -107,4 +112,5 @@ def make_batch(decode: Sequence[DecodeRow], chunks: Sequence[PromptChunk]) -> Fo
         segments=tuple(segments),
         last_rows=torch.tensor(last, dtype=torch.int64),
         drafted=len({row.slot for row in decode}) < len(decode),
+        before=(*(row.before for row in decode), *(chunk.before for chunk in chunks)),
     )

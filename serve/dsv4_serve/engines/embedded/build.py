@@ -6,32 +6,36 @@ import logging
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from dsv4_kernels import backends
-from dsv4_kernels.registry import LogitsShape
 
-from .config import ModelConfig, load_model_config
+from .causal_model import CausalModel
+from .config import CommonConfig
 from .draft import DraftSource, PromptLookup
 from .dspark.build import build_source
 from .dspark.config import load_drafter_config
+from .families import Family, load_config
 from .linear import check_row_invariance, padded
-from .model import Model
 from .options import EngineOptions, OptionError
-from .pools import CachePools
-from .weights import load_weights
+from .weights import DRAFT_PREFIX, load_tensors
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Built:
-    """A model over fresh pools, the seconds that each phase of building it took, and the source of drafts."""
+    """A model over fresh pools, the seconds that each phase of building it took, and the source of drafts.
 
-    config: ModelConfig
+    `options` are those it was built with, every format decided.
+    """
+
+    config: CommonConfig
+    options: EngineOptions
     context_length: int
-    model: Model
+    model: CausalModel
     phases: dict[str, float]
     draft: DraftSource | None = None
 
@@ -53,7 +57,8 @@ def build(options: EngineOptions) -> Built:
     operator.
     """
     clock = _Clock()
-    config = load_model_config(options.model_path)
+    family, config = load_config(options.model_path)
+    options = family.formats.settle(options)
     if options.index_topk is not None:
         # Slots of attention come in eights (see `linear.py`); the indexer fills as many as were asked for.
         config = replace(config, index_topk=padded(options.index_topk))
@@ -63,30 +68,33 @@ def build(options: EngineOptions) -> Built:
         options.require_draft_tokens(drafter.block)
     clock.done("config")
     torch.set_num_threads(options.threads or 1)
-    weights = load_weights(options.model_path, config, options.device)
+    shapes = family.tensor_shapes(config)
+    weights = load_tensors(options.model_path, shapes, lambda name: not name.startswith(DRAFT_PREFIX), options.device)
     if options.device == "cpu":
         check_row_invariance({(w.shape[0], w.shape[1]) for w in weights.values() if w.dim() == 2})
     clock.done("weights")
-    _activate_kernels(config, options)
+    _activate_kernels(family, config, options)
     clock.done("kernels")
     with tensors_on(options.device):
-        model = Model(weights, config, options, CachePools(config, options, length), length)
+        model = family.build(weights, config, options, length)
         draft = None if drafter is None else build_source(options, drafter, model, weights, length)
     clock.done("pools")
-    return Built(config, length, model, clock.phases, PromptLookup() if options.speculative == "ngram" else draft)
+    return Built(
+        config, options, length, model, clock.phases, PromptLookup() if options.speculative == "ngram" else draft
+    )
 
 
-def _activate_kernels(config: ModelConfig, options: EngineOptions) -> None:
-    """Head weights are float32 here. A CPU has its own backend: it says so and leaves the compiled kernels alone."""
+def _activate_kernels(family: Family[Any], config: CommonConfig, options: EngineOptions) -> None:
+    """A CPU has its own backend: it says so and leaves the compiled kernels alone."""
     compiled = options.kernels_dir
     if compiled is not None and options.device == "cpu":
         log.info("%s: kernels compiled for a GPU are not loaded, this engine computes on the CPU", compiled)
         compiled = None
-    shapes = (LogitsShape(config.index_n_heads, float_weights=True),)
+    shapes = family.logits_shapes(config, options)
     backends.activate(torch.device(options.device), shapes=shapes, compiled_kernels=compiled)
 
 
-def context_length(config: ModelConfig, options: EngineOptions) -> int:
+def context_length(config: CommonConfig, options: EngineOptions) -> int:
     """Tokens of context that the engine serves. Raises OptionError when the model has fewer."""
     wanted, most = options.context_length, config.max_position_embeddings
     if wanted is not None and wanted > most:

@@ -14,7 +14,11 @@ from .pools import CachePools
 class CausalModel(Protocol):
     """A model over paged caches. One thread calls it."""
 
-    pools: CachePools
+    @property
+    def pools(self) -> CachePools:
+        """What it caches."""
+        ...
+
     tap: HiddenTap | None
     """Where hidden states of some layers go, for a drafter."""
 

@@ -7,9 +7,9 @@ neither stale nor foreign rows can reach the result.
 
 from __future__ import annotations
 
-import torch
+from typing import Protocol
 
-from dsv4_kernels.kv_pages import KVPages
+import torch
 
 from .batch import Segment
 from .compressor import Closed
@@ -17,10 +17,21 @@ from .config import PAGE_TOKENS
 from .decode_plan import DecodePlan
 
 
+class RowPages(Protocol):
+    """Paged rows of `width` float32 values, by slot int64 [n]."""
+
+    @property
+    def width(self) -> int: ...
+
+    def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None: ...
+
+    def read(self, slots: torch.Tensor) -> torch.Tensor: ...
+
+
 class EntryStore:
     """The pages of one layer's compressed rows, addressed by entry number and page table."""
 
-    def __init__(self, pages: KVPages, ratio: int, slots: int) -> None:
+    def __init__(self, pages: RowPages, ratio: int, slots: int) -> None:
         self.pages, self._ratio, self._slots = pages, ratio, slots
         self._per_page = PAGE_TOKENS // ratio
 

@@ -11,6 +11,9 @@ TILE_TOKENS = 8
 TILE_SLOTS = WINDOW + TILE_TOKENS
 """Positions that a tile sees; also the tokens that a working slot's ring keeps."""
 
+MAX_NGRAM_TOKENS = 4
+"""Tokens of the longest n-gram that a model may look up, the row's own included."""
+
 MAX_DRAFT_TOKENS = TILE_TOKENS - 1
 """Draft tokens that one step may verify. The rings of a slot have room for so many beyond what a token needs: rows of
 rejected drafts lie there, read by nobody, until those of real tokens replace them."""

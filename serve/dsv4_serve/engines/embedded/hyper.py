@@ -30,6 +30,23 @@ class HyperConnection:
 
     def split(self, streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(block input [T, hidden], mixed streams [T, 4, hidden], post weights [T, 4, 1])."""
+        weights, post = self._coefficients(streams)
+        mixed = torch.bmm(weights, streams)
+        return mixed[:, 0], mixed[:, 1:], post
+
+    def split_delayed(
+        self, streams: torch.Tensor, pre: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As `split`, with the block input weighted by `pre` float32 [T, 4] of the block before; last, this block's own
+        weights for the one behind it."""
+        weights, post = self._coefficients(streams)
+        own = weights[:, 0].clone()
+        weights[:, 0] = pre
+        mixed = torch.bmm(weights, streams)
+        return mixed[:, 0], mixed[:, 1:], post, own
+
+    def _coefficients(self, streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights [T, 5, 4] of the streams in block input and mixed streams; post weights [T, 4, 1]."""
         rows = streams.shape[0]
         flat = streams.view(rows, -1)
         mixes = self._fn(rms_norm(flat, flat.shape[-1:], eps=self._rms))
@@ -37,8 +54,7 @@ class HyperConnection:
         weights = torch.empty(rows, STREAMS + 1, STREAMS)
         torch.add(gates[:, :STREAMS], self._eps, out=weights[:, 0])
         weights[:, 1:] = self._sinkhorn(mixes[:, 2 * STREAMS :]).view(rows, STREAMS, STREAMS).transpose(1, 2)
-        mixed = torch.bmm(weights, streams)
-        return mixed[:, 0], mixed[:, 1:], gates[:, STREAMS:].mul(2).unsqueeze(-1)
+        return weights, gates[:, STREAMS:].mul(2).unsqueeze(-1)
 
     @staticmethod
     def join(mixed: torch.Tensor, post: torch.Tensor, output: torch.Tensor) -> torch.Tensor:

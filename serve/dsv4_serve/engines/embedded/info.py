@@ -40,6 +40,7 @@ def describe(
         "kv_dtype": options.kv_dtype,
         "hadamard": options.hadamard,
         "index_convention": pools.spec.convention.name,
+        "page8": options.page8,
         "device": options.device,
         "kernels_dir": kernels_in_use(options),
         "threads": options.threads or 1,

@@ -16,8 +16,8 @@ from .indexer import Indexer
 from .linear import Projection, pad_rows
 from .moe import MoE
 from .options import EngineOptions
-from .pools import CachePools
 from .rope import rope_tables
+from .v4_pools import V4Pools
 
 
 class TokenBatch(Protocol):
@@ -82,7 +82,7 @@ class Model:
         weights: dict[str, torch.Tensor],
         config: ModelConfig,
         options: EngineOptions,
-        pools: CachePools,
+        pools: V4Pools,
         context_length: int,
         ablate_index: bool = False,
     ) -> None:
@@ -109,7 +109,7 @@ class Model:
                 pools.entries.get(number),
                 indexer,
                 slots,
-                options.kv_dtype,
+                pools.kv_format,
                 context_length,
             )
             self.attentions.append(attention)

@@ -24,6 +24,9 @@ class OptionError(ValueError):
 class EngineOptions:
     """How to serve a model directory.
 
+    `kv_dtype`, `hadamard` and `index_convention` None take the model's own (`model_formats`). `page8` keeps index keys
+    that are chosen inside candidate blocks in pages of 8, which V4.1 has.
+
     `max_total_tokens` or `kv_bytes` sizes the paged pools (one of them; the default is 16 times the context).
     `cached_tails` is the number of page boundaries whose window and compressor state are kept for prefix hits
     (default: one for each page). `context_length` None takes the model's own. `device` cuda is for checking kernels on
@@ -41,9 +44,10 @@ class EngineOptions:
     model_path: Path
     served_model_name: str
     indexer_dtype: IndexerDtype = "fp4"
-    kv_dtype: KVDtype = "v4"
-    hadamard: bool = True
-    index_convention: str = "aiter"
+    kv_dtype: KVDtype | None = None
+    hadamard: bool | None = None
+    index_convention: str | None = None
+    page8: bool = False
     index_topk: int | None = None
     max_total_tokens: int | None = None
     kv_bytes: int | None = None
@@ -74,9 +78,11 @@ class EngineOptions:
             require(value is None or value >= 1, name, "a positive integer")
 
         require(self.indexer_dtype in get_args(IndexerDtype), "indexer_dtype", "fp4, fp8, bf16 or float32")
-        require(self.index_convention in CONVENTIONS, "index_convention", f"one of {', '.join(CONVENTIONS)}")
+        known = self.index_convention is None or self.index_convention in CONVENTIONS
+        require(known, "index_convention", f"one of {', '.join(CONVENTIONS)}")
         require(self.device in get_args(Device), "device", "cpu or cuda")
-        require(self.kv_dtype in get_args(KVDtype), "kv_dtype", "v4, bf16 or float32")
+        known = self.kv_dtype is None or self.kv_dtype in get_args(KVDtype)
+        require(known, "kv_dtype", "v4, v41, bf16 or float32")
         require(
             self.max_total_tokens is None or self.kv_bytes is None, "kv_bytes", "unset when max_total_tokens is set"
         )

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from .config import ModelConfig, YarnScaling
+from .config import CommonConfig, YarnScaling
 
 ROPE_DIM = 64
 
@@ -54,7 +54,7 @@ def _yarn(inverse: torch.Tensor, theta: float, yarn: YarnScaling) -> torch.Tenso
     return inverse / yarn.factor * ramp + inverse * (1 - ramp)
 
 
-def rope_tables(config: ModelConfig, positions: int) -> tuple[RopeTable, RopeTable]:
+def rope_tables(config: CommonConfig, positions: int) -> tuple[RopeTable, RopeTable]:
     """(plain table of the ratio-0 layers, YaRN table of the compressed layers)."""
     return (
         RopeTable(config.rope_theta, None, positions),

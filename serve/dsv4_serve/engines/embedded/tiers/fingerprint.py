@@ -12,13 +12,13 @@ import torch
 from dsv4_kernels import backends, fingerprint
 from dsv4_serve.provenance import source_digests, tree_digest
 
-from ..config import ModelConfig
+from ..config import CommonConfig
 from ..options import EngineOptions
 from ..pools import CachePools
 from .page_group import PageCopier
 
 
-def tier_fingerprint(options: EngineOptions, config: ModelConfig, context_length: int, pools: CachePools) -> str:
+def tier_fingerprint(options: EngineOptions, config: CommonConfig, context_length: int, pools: CachePools) -> str:
     """sha256 (64 hex digits) of all that decides about a page's bytes.
 
     Besides the format these are the weights, and what rounding depends on: sources of engine and kernels, torch, the

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import CommonConfig, ConfigError, parsed_fields, plain_fields, require_model_type
+from ..geometry import MAX_NGRAM_TOKENS
 from .ngram import BucketLayout
 
 RATIOS = (0, 1, 2)
@@ -71,8 +72,10 @@ class V41Config(CommonConfig):
     def _check_engram(self) -> None:
         known = all(0 <= i < self.num_hidden_layers for i in self.engram_layer_ids)
         self.require(known, "engram_layer_ids", f"layers 0 to {self.num_hidden_layers - 1}")
-        for field, least in (("engram_max_ngram_size", 2), ("engram_n_heads", 1), ("engram_head_dim", 1)):
-            self.require(getattr(self, field) >= least, field, f"{least} or more")
+        sizes = 2 <= self.engram_max_ngram_size <= MAX_NGRAM_TOKENS
+        self.require(sizes, "engram_max_ngram_size", f"2 to {MAX_NGRAM_TOKENS}")
+        for field in ("engram_n_heads", "engram_head_dim"):
+            self.require(getattr(self, field) >= 1, field, "1 or more")
         self.require(self.engram_compressed_vocab_size >= 1, "engram_compressed_vocab_size", "1 or more")
         rows = self.engram_buckets.rows
         self.require(

@@ -132,7 +132,7 @@ class NgramHash:
     def rows(self, tokens: torch.Tensor) -> torch.Tensor:
         """int64 [T, layers, columns] of token ids int64 [T, places]: the token itself first, then those before it.
 
-        -1 stands for a place before the sequence.
+        -1 (`recent_tokens.ABSENT`) stands for a place before the sequence.
         """
         known = (tokens >= 0) & (tokens < len(self._folded))
         folded = torch.where(known, self._folded[tokens.clamp(0, len(self._folded) - 1)], self._pad)
