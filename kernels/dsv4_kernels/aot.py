@@ -15,6 +15,7 @@ from typing import Any
 from dsv4_kernels import kernel_store
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.kernel_store import CompiledKernel, KernelArgument
+from dsv4_kernels.layout import layout
 from dsv4_kernels.registry import KernelVariant
 from dsv4_kernels.registry import variants as shipped
 
@@ -113,7 +114,9 @@ def _compile(variant: KernelVariant) -> Any:
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
+    from dsv4_kernels.gfx950.order import order_of
 
+    of = layout(variant.layout)
     names = paged_logits_kernel.arg_names
     types = _TYPES | {"weights_ptr": "*fp32" if variant.float_weights else "*bf16"}
     constants = {
@@ -123,7 +126,7 @@ def _compile(variant: KernelVariant) -> Any:
         "SHARED": variant.shared,
         "WINDOWED": variant.windowed,
         "FAST": variant.fast,
-        "PAGE8": variant.page8,
+        "ORDER": order_of(of, 8 if variant.blocks else of.page_slots),
     }
     source = GluonASTSource(
         paged_logits_kernel,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +54,14 @@ def activate(
     allow_fallback: bool = False,
     shapes: Sequence[LogitsShape] | None = None,
     compiled_kernels: Path | None = None,
+    without: Collection[str] = (),
 ) -> tuple[Selection, ...]:
     """Select a backend for every operation on `device` and make `ops` use them. Call once at start.
 
     A `requested` backend serves what it offers; operations that it does not offer go by preference. `shapes` are those
     of the logits that will be launched (None: as `known_answers.mismatch` says): known answers are asked in each.
-    `compiled_kernels` is a directory of `dsv4 kernels build`, from which the gfx950 backend serves them.
+    `compiled_kernels` is a directory of `dsv4 kernels build`, from which the gfx950 backend serves them. Backends in
+    `without` are never taken: an engine's format may be one that they do not write.
 
     Raises BackendUnavailableError, listing every candidate's reason, if an operation is left without one, or, unless
     `allow_fallback`, if the directory is for another architecture, damaged, of other sources, or lacks a kernel.
@@ -69,7 +71,8 @@ def activate(
         raise ArgumentError("backend", repr(requested), " or ".join(("auto", *registry.BACKENDS)))
     if compiled_kernels is not None:
         _use_compiled(compiled_kernels, device, shapes, allow_fallback)
-    chosen = tuple(_select(op, device, requested, allow_fallback, shapes) for op in registry.OPS)
+    order = [name for name in registry.preference(device.type, _architecture(device)) if name not in without]
+    chosen = tuple(_select(op, device, order, requested, allow_fallback, shapes) for op in registry.OPS)
     for selection in chosen:
         _active[selection.op, device.type] = selection
     return chosen
@@ -143,9 +146,13 @@ def _architecture(device: torch.device) -> str:
 
 
 def _select(
-    op: str, device: torch.device, requested: str, allow_fallback: bool, shapes: Sequence[LogitsShape] | None
+    op: str,
+    device: torch.device,
+    order: Sequence[str],
+    requested: str,
+    allow_fallback: bool,
+    shapes: Sequence[LogitsShape] | None,
 ) -> Selection:
-    order = registry.preference(device.type, _architecture(device))
     reasons: list[str] = []
     if requested != "auto":
         if op not in registry.BACKENDS[requested].ops:

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from dsv4_kernels.layout import SPLIT8, SPLIT64
+from dsv4_kernels.layout import RECORD68, RECORD68_P128, SPLIT8, SPLIT64
 from dsv4_kernels.pool import IndexSpec
 
-DEVICE_SOURCES = ("gfx950/epilogue.py", "gfx950/logits_kernel.py", "gfx950/page.py", "aot.py")
+DEVICE_SOURCES = ("gfx950/epilogue.py", "gfx950/logits_kernel.py", "gfx950/order.py", "gfx950/page.py", "aot.py")
 """What a code object of the gfx950 kernels follows from, beside the layouts that it reads."""
 
 
@@ -50,6 +50,6 @@ def kernel_sources() -> str:
     digest = hashlib.sha256()
     for name in DEVICE_SOURCES:
         digest.update((Path(__file__).parent / name).read_bytes())
-    for layout in (SPLIT64, SPLIT8):
+    for layout in (SPLIT64, SPLIT8, RECORD68, RECORD68_P128):
         digest.update(json.dumps(describe(IndexSpec(layout), ""), sort_keys=True).encode())
     return digest.hexdigest()

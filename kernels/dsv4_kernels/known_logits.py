@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT8, SPLIT64, Layout
+from dsv4_kernels.layout import GROUPS, HEAD_DIM, LAYOUTS, Layout
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
-from dsv4_kernels.registry import LogitsShape
+from dsv4_kernels.registry import LogitsShape, logits_forms
 
 if TYPE_CHECKING:
     from dsv4_kernels.implementation import Implementation
 
 KEYS = 128
 """Keys of the pool: two pages of 64 slots, or as many smaller ones."""
+
+BLOCK = 8
+"""Keys of a table's entry where it names less than a page."""
 
 LONG_KEYS = 512 * 64
 """Keys of a row on a GPU too, where a backend may launch another kernel for long rows."""
@@ -33,9 +36,9 @@ def mismatch(backend: Implementation, device: torch.device, shapes: Sequence[Log
     return ""
 
 
-def ones_pool(layout: Layout, device: torch.device) -> IndexPool:
-    """128 keys: slot s is all +1 (s even) or all -1 (s odd), times 2 ** (s % 3)."""
-    pool = IndexPool.allocate(IndexSpec(layout, hadamard=False), KEYS // layout.page_slots, device)
+def ones_pool(layout: Layout, device: torch.device, keys: int = KEYS) -> IndexPool:
+    """`keys` keys: slot s is all +1 (s even) or all -1 (s odd), times 2 ** (s % 3)."""
+    pool = IndexPool.allocate(IndexSpec(layout, hadamard=False), keys // layout.page_slots, device)
     slots = torch.arange(pool.tokens, device=device)
     sign = torch.where(slots % 2 == 0, 0x22, 0xAA).to(torch.uint8)
     pool.payload.view(-1)[layout.payload_offsets(slots)] = sign[:, None].expand(-1, 64)
@@ -45,16 +48,22 @@ def ones_pool(layout: Layout, device: torch.device) -> IndexPool:
 
 
 class _Case:
-    """Three rows whose tables name the halves of the pool in turn."""
+    """Three rows whose tables name the halves of the pool in turn, by page or by blocks of 8 keys in falling order."""
 
     def __init__(self, shape: LogitsShape, keys: int, device: torch.device) -> None:
-        self.shape, self.keys, self.device = shape, keys, device
-        self.pool = ones_pool(SPLIT8 if shape.page8 else SPLIT64, device)
+        of = LAYOUTS[shape.layout]
+        self.shape, self.device = shape, device
+        self.pool = ones_pool(of, device, max(KEYS, 2 * of.page_slots))
+        self.keys = max(keys, self.pool.tokens)
+        self.entry = BLOCK if shape.blocks else of.page_slots
         self.head = torch.arange(shape.heads, device=device)
-        first = torch.arange(self.pool.pages // 2, dtype=torch.int32, device=device)
-        second = first + self.pool.pages // 2
+        entries = self.pool.tokens // self.entry
+        first = torch.arange(entries // 2, dtype=torch.int32, device=device)
+        if shape.blocks:
+            first = first.flip(0)
+        second = first + entries // 2
         halves = [torch.cat(pair) for pair in ((second, first), (first, second), (second, second))]
-        self.table = torch.stack(halves).repeat(1, keys // KEYS)
+        self.table = torch.stack(halves).repeat(1, self.keys // self.pool.tokens)
 
     def query(self) -> Query:
         heads, device, head = self.shape.heads, self.device, self.head
@@ -68,8 +77,11 @@ class _Case:
 
     def mismatch(self, backend: Implementation) -> str:
         seqs, starts = self.ints(1, 0, 0), self.ints(3, self.keys - 64, 0)
-        forms = (("", None, None), (" of a shared sequence", seqs, None), (" of a window", seqs, starts))
-        for form, rows, opened in (*forms, (" of a window of its own", None, starts)):
+        forms = [("", None, None), (" of a shared sequence", seqs, None), (" of a window", seqs, starts)]
+        forms = forms[: len(logits_forms(self.shape))]
+        if len(forms) == 3:
+            forms.append((" of a window of its own", None, starts))
+        for form, rows, opened in forms:
             row = self._wrong_row(backend, rows, opened)
             if row is not None:
                 told = "" if self.shape == LogitsShape() else f" with {self.shape}"
@@ -90,10 +102,11 @@ class _Case:
                 starts=opened,
                 weight_scale=0.5,
                 max_seq_len=self.keys,
+                table_slots=self.entry if self.shape.blocks else None,
             )
         )
         weighted = float(((self.head.float() - 7) * (1 + self.head % 2)).sum()) * HEAD_DIM * 0.5
-        column, slots = torch.arange(self.keys, device=self.device), self.pool.spec.layout.page_slots
+        column, slots = torch.arange(self.keys, device=self.device), self.entry
         for row in range(3):
             table = self.table[row if rows is None else rows[row]].long()
             slot = table[column // slots] * slots + column % slots

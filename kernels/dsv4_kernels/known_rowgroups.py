@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dsv4_kernels.formats import CONVENTIONS
-from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT8, SPLIT64, Layout
+from dsv4_kernels.layout import GROUPS, HEAD_DIM, LAYOUTS, Layout
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from dsv4_kernels.registry import LogitsShape
@@ -17,7 +17,7 @@ from dsv4_kernels.registry import LogitsShape
 if TYPE_CHECKING:
     from dsv4_kernels.implementation import Implementation
 
-SHAPES = tuple(LogitsShape(heads, page8) for page8 in (False, True) for heads in (64, 32))
+SHAPES = tuple(LogitsShape(heads, layout) for layout in ("split64", "split8") for heads in (64, 32))
 """DeepSeek-V4's and V4.1's indexer."""
 GROUPINGS = ((3, 1, 2), (1, 1, 1, 1))
 """Rows of each sequence: a verify step, and a decode step, whose rows share nothing and may be another kernel."""
@@ -25,7 +25,7 @@ GROUPINGS = ((3, 1, 2), (1, 1, 1, 1))
 
 def mismatch(backend: Implementation, device: torch.device, shapes: Sequence[LogitsShape] = SHAPES) -> str:
     for shape in shapes:
-        of = SPLIT8 if shape.page8 else SPLIT64
+        of = LAYOUTS[shape.layout]
         for rows in GROUPINGS:
             different = _differs(backend, device, of, shape, rows)
             if different:

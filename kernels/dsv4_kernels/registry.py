@@ -21,13 +21,14 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class LogitsShape:
-    """What is known at start of the paged logits that will be launched: heads, layout (`page8`: split8, else split64)
-    and whether head weights come in float32 instead of bfloat16.
+    """What is known at start of the paged logits that will be launched: heads, the keys' layout, whether head weights
+    come in float32 instead of bfloat16, and whether the page table names blocks of 8 keys inside pages.
     """
 
     heads: int = 64
-    page8: bool = False
+    layout: str = "split64"
     float_weights: bool = False
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class KernelVariant:
 
     `rows` consecutive rows share a wave (gfx950) or a thread block (sm90); `shared`: rows say which sequence they are
     of (prefill, verify); `windowed`: rows begin at a key of their own; `fast`: inline assembly on matrix results;
-    `page8`: layout split8 instead of split64; `float_weights`: float32 head weights.
+    `layout`: of the keys; `float_weights`: float32 head weights; `blocks`: the page table names blocks inside pages.
     """
 
     name: str
@@ -48,8 +49,9 @@ class KernelVariant:
     shared: bool = False
     windowed: bool = False
     fast: bool = True
-    page8: bool = False
+    layout: str = "split64"
     float_weights: bool = False
+    blocks: bool = False
 
 
 OPS: tuple[str, ...] = (
@@ -102,20 +104,32 @@ def logits_name(
     shared: bool,
     windowed: bool,
     fast: bool,
-    page8: bool = False,
+    layout: str = "split64",
     float_weights: bool = False,
+    blocks: bool = False,
 ) -> str:
     """Name of the gfx950 paged-logits kernel with these compile-time choices."""
-    choices = "_page8" * page8 + "_w32" * float_weights + "_shared" * shared + "_windowed" * windowed
+    keys = {"split64": "", "split8": "_page8"}.get(layout, f"_{layout}") + "_blocks" * blocks
+    choices = keys + "_w32" * float_weights + "_shared" * shared + "_windowed" * windowed
     return f"paged_logits_h{heads}_r{rows}{choices}_{'fast' if fast else 'plain'}"
 
 
+def logits_forms(shape: LogitsShape) -> tuple[tuple[bool, bool], ...]:
+    """(shared, windowed) of the launches of a shape: single rows, rows of a sequence, and with windows.
+
+    vLLM, whose records these are, opens no windows, and each row has candidates of its own.
+    """
+    if shape.blocks:
+        return ((False, False),)
+    records = shape.layout.startswith("record68")
+    return ((False, False), (True, False)) if records else ((False, False), (True, False), (True, True))
+
+
 def logits_variants(shape: LogitsShape) -> tuple[KernelVariant, ...]:
-    """Every gfx950 kernel that launches of `shape` can ask for: single rows, rows of a sequence, and with windows."""
-    forms = ((1, False, False), (ROWS_PER_WAVE[shape.heads], True, False), (ROWS_PER_WAVE[shape.heads], True, True))
+    """Every gfx950 kernel that launches of `shape` can ask for."""
     return tuple(
-        _gfx950_logits(shape, rows, shared, windowed, fast)
-        for rows, shared, windowed in forms
+        _gfx950_logits(shape, ROWS_PER_WAVE[shape.heads] if shared else 1, shared, windowed, fast)
+        for shared, windowed in logits_forms(shape)
         for fast in (True, False)
     )
 
@@ -127,8 +141,9 @@ def _gfx950_logits(shape: LogitsShape, rows: int, shared: bool, windowed: bool, 
         shared=shared,
         windowed=windowed,
         fast=fast,
-        page8=shape.page8,
+        layout=shape.layout,
         float_weights=shape.float_weights,
+        blocks=shape.blocks,
     )
     return KernelVariant(
         name=name,
@@ -140,8 +155,9 @@ def _gfx950_logits(shape: LogitsShape, rows: int, shared: bool, windowed: bool, 
         shared=shared,
         windowed=windowed,
         fast=fast,
-        page8=shape.page8,
+        layout=shape.layout,
         float_weights=shape.float_weights,
+        blocks=shape.blocks,
     )
 
 
@@ -150,12 +166,20 @@ def _hopper_logits(name: str, heads: int, rows: int, windowed: bool) -> KernelVa
     return KernelVariant(full, "paged_logits", "hopper", "sm90", heads, rows, shared=rows > 1, windowed=windowed)
 
 
-LOGITS_SHAPES: tuple[LogitsShape, ...] = tuple(
-    shape
-    for heads in ROWS_PER_WAVE
-    for shape in (LogitsShape(heads), LogitsShape(heads, page8=True), LogitsShape(heads, float_weights=True))
+LOGITS_SHAPES: tuple[LogitsShape, ...] = (
+    *(
+        shape
+        for heads in ROWS_PER_WAVE
+        for shape in (LogitsShape(heads), LogitsShape(heads, "split8"), LogitsShape(heads, float_weights=True))
+    ),
+    *(
+        LogitsShape(heads, layout, float_weights=True, blocks=blocks)
+        for heads in (32, 64)
+        for layout in ("record68", "record68_p128")
+        for blocks in (False, True)
+    ),
 )
-"""Shapes that gfx950 kernels exist for."""
+"""Shapes that gfx950 kernels are compiled ahead of time for: SGLang's and the embedded engine's, then vLLM's."""
 
 VARIANTS: tuple[KernelVariant, ...] = (
     *(variant for shape in LOGITS_SHAPES for variant in logits_variants(shape)),

@@ -19,7 +19,7 @@ def logits_shapes(profile: Profile) -> tuple[LogitsShape, ...]:
     heads = ModelGeometry.read(config_path(profile.model)).sizes["index_n_heads"]
     paged = LogitsShape(heads, float_weights=profile.engine.name == "embedded")
     page8 = bool(profile.toggles().get("DSV4_PAGE8"))
-    return (paged, LogitsShape(heads, page8=True)) if page8 else (paged,)
+    return (paged, LogitsShape(heads, "split8")) if page8 else (paged,)
 
 
 def kernel_variants(profile: Profile) -> tuple[KernelVariant, ...]:

@@ -55,7 +55,7 @@ def test_every_variant_has_a_name_of_its_own_and_a_backend() -> None:
     [
         ("v4-pro-tp8", {}, (LogitsShape(64),)),
         ("v41-flash-tp4", {}, (LogitsShape(32),)),
-        ("v41-flash-tp4", {"DSV4_PAGE8": "1"}, (LogitsShape(32), LogitsShape(32, page8=True))),
+        ("v41-flash-tp4", {"DSV4_PAGE8": "1"}, (LogitsShape(32), LogitsShape(32, "split8"))),
         ("tiny", {}, (LogitsShape(64, float_weights=True),)),
     ],
 )
@@ -75,8 +75,8 @@ def test_a_profile_needs_every_form_of_its_shapes_and_no_other() -> None:
         variants = kernel_variants(profile)
         assert len(variants) == 6
         assert set(variants) <= set(registry.VARIANTS)
-        assert {(v.heads, v.page8, v.float_weights) for v in variants} == {
-            (shape.heads, shape.page8, shape.float_weights) for shape in logits_shapes(profile)
+        assert {(v.heads, v.layout, v.float_weights) for v in variants} == {
+            (shape.heads, shape.layout, shape.float_weights) for shape in logits_shapes(profile)
         }
         assert {(v.fast, v.shared, v.windowed) for v in variants} == {
             (fast, shared, windowed)

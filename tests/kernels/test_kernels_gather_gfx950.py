@@ -25,7 +25,7 @@ WHOLE = [304, 72, 0, 512]
 COUNT = 12
 WIDTH = COUNT * candidate_gather.BLOCK
 RECORDS = [("record68", 64), ("record68", 32), ("record68_n16", 16), ("record68_p128", 32), ("record68_p128", 64)]
-BACKENDS = ["portable"]
+BACKENDS = ["portable", "gfx950", "gfx950_plain"]
 NOT_A_NUMBER = 255
 """A scale byte that makes every score of its key NaN."""
 

@@ -13,6 +13,7 @@ from dsv4_kernels import known_answers
 from dsv4_kernels.backends import load
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.pool import IndexPool, IndexSpec
+from dsv4_kernels.registry import LogitsShape
 from gfx950_emulator import active
 from gfx950_emulator.machine.options import Order
 from gfx950_scoring import PAGE8, Scoring, ints
@@ -23,10 +24,18 @@ def fast(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def test_known_answers_hold_on_the_emulator() -> None:
+RECORDS = tuple(
+    LogitsShape(32, layout, float_weights=True, blocks=blocks)
+    for layout in ("record68", "record68_p128")
+    for blocks in (False, True)
+)
+
+
+@pytest.mark.parametrize("shapes", [None, RECORDS], ids=["DeepSeek-V4", "records"])
+def test_known_answers_hold_on_the_emulator(shapes: tuple[LogitsShape, ...] | None) -> None:
     for name in ("gfx950", "gfx950_plain"):
         with active() as session:
-            assert known_answers.mismatch("paged_logits", load(name), torch.device("cpu")) == ""
+            assert known_answers.mismatch("paged_logits", load(name), torch.device("cpu"), shapes) == ""
         assert session.launches
 
 
@@ -146,8 +155,11 @@ def test_what_it_does_not_serve_is_refused() -> None:
         load("gfx950").paged_logits(call)
     with pytest.raises(ArgumentError, match=r"accumulate=torch.float64: accepted is torch.float32"):
         load("gfx950").paged_logits(replace(call, accumulate=torch.float64))
-    other = IndexPool.allocate(IndexSpec.named("record68", hadamard=False), 8)
-    with pytest.raises(
-        ArgumentError, match=r"pool.spec.layout='record68': accepted is 'split64' or 'split8' on the gfx950"
-    ):
+    other = IndexPool.allocate(IndexSpec.named("fused_cuda", hadamard=False), 8)
+    told = (
+        r"pool.spec.layout='fused_cuda': accepted is 'split64', 'split8', 'record68', 'record68_n16', 'record68_p128'"
+    )
+    with pytest.raises(ArgumentError, match=told):
         load("gfx950_plain").paged_logits(replace(call, pool=other))
+    with pytest.raises(ArgumentError, match="table_slots=8 in split64: accepted is blocks of 8 keys in records"):
+        load("gfx950").paged_logits(replace(Scoring(rows=1, heads=64).call(ints(0)[None], ints(5), 8), table_slots=8))

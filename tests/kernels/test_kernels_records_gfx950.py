@@ -1,4 +1,4 @@
-"""vLLM's 68-byte records by the portable kernels, compiled for gfx950 and executed on the emulator in three orders."""
+"""vLLM's 68-byte records by the portable and the gfx950 kernels, executed on the emulator in three orders."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 import gfx950_scoring
-from dsv4_kernels import portable, reference
+from dsv4_kernels import backends, portable, reference
 from dsv4_kernels.pool import IndexPool, IndexSpec
 from gfx950_emulator import active
 from gfx950_emulator.machine.options import ORDERS, Order
 
 GAP = 4096
-RECORDS = [("record68", 64), ("record68", 32), ("record68_n16", 16), ("record68_p128", 32)]
+RECORDS = [("record68", 64), ("record68", 32), ("record68_n16", 16), ("record68_p128", 32), ("record68_p128", 64)]
+BACKENDS = ["portable", "gfx950", "gfx950_plain"]
 ENDS = gfx950_scoring.ints(200, 65, 0)
 
 
@@ -27,38 +28,53 @@ def scoring(name: str, heads: int) -> gfx950_scoring.Scoring:
     return made
 
 
-def scored(of: gfx950_scoring.Scoring, table: Tensor, order: Order, seqs: Tensor | None = None) -> Tensor:
+def scored(
+    of: gfx950_scoring.Scoring, table: Tensor, backend: str, order: Order = "lockstep", seqs: Tensor | None = None
+) -> Tensor:
     out = torch.full((3, 256), gfx950_scoring.POISON)
     with active(order=order) as session:
-        portable.paged_logits(replace(of.call(table, ENDS, 256, seqs=seqs), out=out))
+        backends.load(backend).paged_logits(replace(of.call(table, ENDS, 256, seqs=seqs), out=out))
     assert len(session.launches) == 1
     assert session.launches[0].kernel.resources.scratch_bytes == 0
     return out
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("name", "heads"), RECORDS)
-def test_scores_over_shuffled_pages(name: str, heads: int, order: Order) -> None:
+def test_scores_over_shuffled_pages(name: str, heads: int, order: Order, backend: str) -> None:
     case = scoring(name, heads)
     table = case.tables(3, 256 // case.pool.spec.layout.page_slots)
-    case.compare(scored(case, table, order), case.exact(table, ENDS, 256))
+    case.compare(scored(case, table, backend, order), case.exact(table, ENDS, 256))
     seqs = gfx950_scoring.ints(1, 0, 0)
-    case.compare(scored(case, table, order, seqs), case.exact(table, ENDS, 256, seqs=seqs))
+    case.compare(scored(case, table, backend, order, seqs), case.exact(table, ENDS, 256, seqs=seqs))
 
 
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("splits", [1, 2, 4])
+def test_shares_of_pages_of_128_begin_with_a_page(splits: int, fast: bool) -> None:
+    spec = IndexSpec.named("record68_p128", "deepseek", hadamard=False)
+    case = gfx950_scoring.Scoring(5, 32, pages=8, gap=GAP, spec=spec)
+    ends, starts = gfx950_scoring.ints(1000, 129, 64, 65, 511), gfx950_scoring.ints(0, 100, 3, 64, 320)
+    case.check(case.tables(5, 8), ends, 1024, splits=splits, fast=fast)
+    seqs = gfx950_scoring.ints(0, 0, 0, 1, 1)
+    case.check(case.tables(2, 8), ends, 1024, seqs=seqs, starts=starts, rows_per_wave=4, splits=splits, fast=fast)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
 @pytest.mark.parametrize("name", ["record68", "record68_p128"])
-def test_a_flipped_page_or_scale_changes_the_scores(name: str) -> None:
+def test_a_flipped_page_or_scale_changes_the_scores(name: str, backend: str) -> None:
     case = scoring(name, 32)
     table = case.tables(3, 256 // case.pool.spec.layout.page_slots)
-    before = scored(case, table, "lockstep")
+    before = scored(case, table, backend)
     swapped = table.clone()
     swapped[0, :2] = table[0, :2].flip(0)
-    after = scored(case, swapped, "lockstep")
+    after = scored(case, swapped, backend)
     assert not torch.equal(after[0, :200], before[0, :200])
     assert torch.equal(after[1:], before[1:])
     slots = case.pool.spec.layout.page_slots
     case.pool.payload[int(table[0, 0]), slots * 64] += 3
-    assert not torch.equal(scored(case, table, "lockstep")[0, :200], before[0, :200])
+    assert not torch.equal(scored(case, table, backend)[0, :200], before[0, :200])
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -9,12 +9,16 @@ from torch import Tensor
 
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.gfx950 import compiled
-from dsv4_kernels.layout import SPLIT8, SPLIT64
+from dsv4_kernels.layout import RECORD68, RECORD68_N16, RECORD68_P128, SPLIT8, SPLIT64
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.registry import ROWS_PER_WAVE, logits_name
 
+LAYOUTS = (SPLIT64, SPLIT8, RECORD68, RECORD68_N16, RECORD68_P128)
 MOST_STRIDE = 1 << 31
 """Bytes from one page to the next that an argument of 32 bits holds."""
+
+BLOCK = 8
+"""Keys of a table's entry where it names less than a page."""
 
 WAVES = 4096
 """Waves to aim for: 256 compute units, four SIMDs each, four waves a SIMD."""
@@ -71,7 +75,7 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
         "split_shift": shift,
     }
     shared, windowed = call.row_to_seq is not None, call.starts is not None
-    page8 = pool.spec.layout == SPLIT8
+    of = pool.spec.layout
     store = compiled.active()
     if store is not None:
         name = logits_name(
@@ -80,12 +84,14 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
             shared=shared,
             windowed=windowed,
             fast=fast,
-            page8=page8,
+            layout=of.name,
             float_weights=weights.dtype == torch.float32,
+            blocks=call.gathers,
         )
         store.launch(name, (blocks, 1 << shift, 1), arguments)
         return None
     from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
+    from dsv4_kernels.gfx950.order import order_of
 
     return paged_logits_kernel[(blocks, 1 << shift)](
         **arguments,
@@ -95,7 +101,7 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
         SHARED=shared,
         WINDOWED=windowed,
         FAST=fast,
-        PAGE8=page8,
+        ORDER=order_of(of, call.entry_slots),
         num_warps=1,
         enable_fp_fusion=True,
     )
@@ -110,8 +116,11 @@ def _check(call: LogitsCall) -> None:
     for name, stride in (("payload", call.pool.payload_stride), ("scale", call.pool.scale_stride)):
         if stride >= MOST_STRIDE:
             raise ArgumentError(f"pool.{name}_stride", stride, f"less than {MOST_STRIDE} bytes on the gfx950 backend")
-    if call.pool.spec.layout not in (SPLIT64, SPLIT8):
-        name = repr(call.pool.spec.layout.name)
-        raise ArgumentError("pool.spec.layout", name, "'split64' or 'split8' on the gfx950 backend")
+    if call.pool.spec.layout not in LAYOUTS:
+        told = ", ".join(repr(of.name) for of in LAYOUTS)
+        raise ArgumentError("pool.spec.layout", repr(call.pool.spec.layout.name), f"{told} on the gfx950 backend")
+    if call.gathers and (call.pool.spec.layout == SPLIT64 or call.table_slots != BLOCK):
+        told = f"blocks of {BLOCK} keys in records on the gfx950 backend"
+        raise ArgumentError("table_slots", f"{call.table_slots} in {call.pool.spec.layout.name}", told)
     if call.heads not in ROWS_PER_WAVE:
         raise ArgumentError("query.heads", call.heads, "16, 32, 64 or 128 on the gfx950 backend")

@@ -1,8 +1,8 @@
 """FP4 paged logits for CDNA4: one wave is one workgroup, so page ids, addresses and loop control are scalar.
 
 A wave takes up to four consecutive rows and a share of their pages; the rows of one sequence meet each key in registers
-once. Nothing passes through LDS. The same kernel serves decode, prefill windows and row groups, in the layouts split64
-and split8.
+once. Nothing passes through LDS. The same kernel serves decode, prefill windows and row groups, in the layouts split64,
+split8 and record68, and V4.1's candidate blocks out of records.
 """
 
 # Device code: its types are the compiler's, its tuples grow by addition only.
@@ -17,7 +17,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from dsv4_kernels.gfx950.epilogue import prepare_weights
-from dsv4_kernels.gfx950.page import first_page, score_pages
+from dsv4_kernels.gfx950.order import own_ids, part, two_halves, word_scales
+from dsv4_kernels.gfx950.page import first_page, payload_of, scales_of, score_pages
 
 FAR = gl.constexpr(0x7FFFFFFF)
 
@@ -58,7 +59,7 @@ def _windows(
 
 @gluon.jit
 def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS: gl.constexpr, R: gl.constexpr,
-               SHARED: gl.constexpr, WINDOWED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr,
+               SHARED: gl.constexpr, WINDOWED: gl.constexpr, FAST: gl.constexpr, ORDER: gl.constexpr,
                MFMA: gl.constexpr, LANES: gl.constexpr):
     """Score one run of rows of one sequence against this wave's share of its pages."""
     payload_ptr, scale_ptr, payload_stride, scale_stride, stride_table = pool
@@ -71,8 +72,13 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         seq_ptr, starts_ptr, ends_ptr, row0, rows, lead, R, SHARED, WINDOWED
     )
     begin = first >> 6
+    if two_halves(ORDER):
+        # A wave's share begins with a page, so that the parity of its loop tells the half.
+        begin = begin // 2 * 2
     pages = ((last + 63) >> 6) - begin
     share = (pages + (1 << split_shift) - 1) >> split_shift
+    if two_halves(ORDER):
+        share = (share + 1) // 2 * 2
     p0 = begin + split * share
     p1 = gl.minimum(p0 + share, begin + pages)
     if (first < last) & (p0 < p1):
@@ -84,17 +90,29 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         ns = gl.arange(0, 16, layout=gl.SliceLayout(1, BS))
         cs = gl.arange(0, 4, layout=gl.SliceLayout(0, BS))
         table_row = table_ptr + seq.to(gl.int64) * stride_table
-        # Look-ahead stops at the last id of the row (split8) or of this wave (split64): nothing past it is read.
-        if PAGE8:
-            key_offsets = ((kb // 16) * 32 + kb % 16)[:, None] + ((nb % 4) * 128 + (nb % 8 // 4) * 16)[None, :]
-            scale_offsets = (ns % 8)[:, None] + (cs * 8)[None, :]
-            table = (table_row + p0 * 8, (((last + 7) >> 3) - 1 - p0 * 8) * 4, nb // 8 * 4)
+        key = nb
+        scaled = ns
+        if own_ids(ORDER):
+            key = nb % 8
+            scaled = ns % 8
+        key_offsets = (kb // 16 * part(ORDER, "group") + kb % 16)[:, None] + payload_of(key, ORDER)[None, :]
+        if word_scales(ORDER):
+            scale_offsets = (ns * (part(ORDER, "scale_slot") // 4))[:, None] + (
+                cs * (part(ORDER, "scale_lane") // 4)
+            )[None, :]
         else:
-            key_offsets = ((kb // 16) * 1024 + kb % 16)[:, None] + (nb * 16)[None, :]
-            scale_offsets = ns[:, None] + (cs * 16)[None, :]
+            lanes: gl.constexpr = part(ORDER, "scale_lanes")
+            group = cs % lanes * part(ORDER, "scale_lane") + cs // lanes
+            scale_offsets = (part(ORDER, "scale_base") + scales_of(scaled, ORDER))[:, None] + group[None, :]
+        # Look-ahead stops at the last id of the row (own ids) or of this wave: nothing past it is read.
+        if own_ids(ORDER):
+            table = (table_row + p0 * 8, (((last + 7) >> 3) - 1 - p0 * 8) * 4, nb // 8 * 4)
+        elif two_halves(ORDER):
+            table = (table_row + (p0 >> 1), ((p1 - p0 - 1) >> 1) * 4, 0)
+        else:
             table = (table_row + p0, (p1 - p0 - 1) * 4, 0)
         source = (payload_ptr, scale_ptr, key_offsets, scale_offsets, payload_stride, scale_stride)
-        keys, scales, following = first_page(source, table, PAGE8)
+        keys, scales, following = first_page(source, table, ORDER)
         state = (keys, scales, following, gl.arange(0, 64, layout=LANES))
         # One buffer for all R rows: a descriptor each would be copied in every iteration.
         out_base = out_ptr + row0.to(gl.int64) * stride_out + p0 * 64
@@ -105,11 +123,11 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         b = (gl.maximum(gl.minimum(inner_last >> 6, p1), inner) - p0) * 4
         end = (p1 - p0) * 4
         state = score_pages(0, a, state, rows_data, source, table, sink,
-                            HEADS, R, True, FAST, PAGE8, MFMA, LANES)
+                            HEADS, R, True, FAST, ORDER, MFMA, LANES)
         state = score_pages(a, b, state, rows_data, source, table, sink,
-                            HEADS, R, False, FAST, PAGE8, MFMA, LANES)
+                            HEADS, R, False, FAST, ORDER, MFMA, LANES)
         score_pages(b, end, state, rows_data, source, table, sink,
-                    HEADS, R, True, FAST, PAGE8, MFMA, LANES)
+                    HEADS, R, True, FAST, ORDER, MFMA, LANES)
 
 
 # One compilation whatever the strides, counts and alignments of slices: a table may have any width.
@@ -123,7 +141,7 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
                         payload_stride, scale_stride, stride_table, stride_weights, stride_out, weight_scale,
                         split_shift,
                         HEADS: gl.constexpr, COLUMNS: gl.constexpr, R: gl.constexpr, SHARED: gl.constexpr,
-                        WINDOWED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr):
+                        WINDOWED: gl.constexpr, FAST: gl.constexpr, ORDER: gl.constexpr):
     """Grid (ceil(rows / R), 2 ** split_shift), one wave each; `ops.paged_logits` says what is computed.
 
     Strides of pages are in bytes and multiples of 16.
@@ -158,7 +176,7 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
     if R == 1:
         where = (row0, rows, 0, split, split_shift)
         _score_run(rows_data, pool, table_ptr, windows, out, where,
-                   HEADS, R, SHARED, WINDOWED, FAST, PAGE8, MFMA, LANES)
+                   HEADS, R, SHARED, WINDOWED, FAST, ORDER, MFMA, LANES)
     else:
         for lead in range(0, R):
             here = gl.minimum(row0 + lead, rows - 1)
@@ -166,4 +184,4 @@ def paged_logits_kernel(q_ptr, q_scale_ptr, payload_ptr, scale_ptr, table_ptr: t
             if (row0 + lead < rows) & ((lead == 0) | new):
                 where = (row0, rows, lead, split, split_shift)
                 _score_run(rows_data, pool, table_ptr, windows, out, where,
-                           HEADS, R, SHARED, WINDOWED, FAST, PAGE8, MFMA, LANES)
+                           HEADS, R, SHARED, WINDOWED, FAST, ORDER, MFMA, LANES)

@@ -1,7 +1,9 @@
-"""64 keys, a page of split64 or eight of split8: loads straight into matrix operands, scores of one to four rows.
+"""64 keys: loads straight into matrix operands, scores of one to four rows.
 
-Both layouts keep the 16 bytes of a key's group together, which is what a lane holds of the matrix operand. In split64
-the page id is one scalar and a lane's four scales are one word; in split8 each lane has a page id of its own.
+Every layout keeps the 16 bytes of a key's group together, which is what a lane holds of the matrix operand. Where an
+entry of the table names a page of 64 or 128 keys it is one scalar, and a lane's four scales are one word (split64) or
+four bytes (records). Where it names 8 keys, a page of split8 or a candidate block of a record's page, each lane has an
+id of its own.
 """
 
 # Device code: its types are the compiler's, its tuples grow by addition only, and both arms of a branch must return.
@@ -16,6 +18,15 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.amd import hint
 
 from dsv4_kernels.gfx950.epilogue import head_sum, transpose_reduce
+from dsv4_kernels.gfx950.order import (
+    gathers,
+    own_ids,
+    part,
+    payload_of_slot,
+    scale_of_slot,
+    two_halves,
+    word_scales,
+)
 
 
 @gluon.jit
@@ -25,49 +36,90 @@ def page_base(ptr, page, stride):
 
 
 @gluon.jit
-def load_tile(source, page, T: gl.constexpr, PAGE8: gl.constexpr):
+def block_of(entry, ORDER: gl.constexpr):
+    """Page of an entry and, where it names a block of keys inside the page, the first slot of that block."""
+    if gathers(ORDER):
+        count: gl.constexpr = part(ORDER, "page") // part(ORDER, "entry")
+        return entry // count, entry % count * part(ORDER, "entry")
+    else:
+        return entry, 0
+
+
+@gluon.jit
+def payload_of(slot, ORDER: gl.constexpr):
+    """First byte of a slot in its page."""
+    run: gl.constexpr = part(ORDER, "run")
+    return slot // run * part(ORDER, "run_stride") + slot % run * part(ORDER, "slot")
+
+
+@gluon.jit
+def scales_of(slot, ORDER: gl.constexpr):
+    """The scale of group 0 of a slot, from the first scale of its page."""
+    run: gl.constexpr = part(ORDER, "scale_run")
+    return slot // run * part(ORDER, "scale_run_stride") + slot % run * part(ORDER, "scale_slot")
+
+
+@gluon.jit
+def load_tile(source, page, T: gl.constexpr, ORDER: gl.constexpr):
     """Tile T (16 keys): 16 bytes a lane, the B operand as the matrix instruction wants it."""
     payload_ptr, _, key_offsets, _, stride, _ = source
-    if PAGE8:
-        return gl.load(page_base(payload_ptr, page, stride)[None, :] + key_offsets)
+    if own_ids(ORDER):
+        id, first = block_of(page[T], ORDER)
+        if gathers(ORDER):
+            key_offsets = key_offsets + payload_of(first, ORDER).to(gl.int32)[None, :]
+        return gl.load(page_base(payload_ptr, id, stride)[None, :] + key_offsets)
     else:
-        return gl.load(page_base(payload_ptr, page, stride) + T * 256 + key_offsets)
+        if two_halves(ORDER):
+            payload_ptr = payload_ptr + page[1] * payload_of_slot(ORDER, 64)
+        return gl.load(page_base(payload_ptr, page[0], stride) + payload_of_slot(ORDER, 16 * T) + key_offsets)
 
 
 @gluon.jit
-def load_scales(source, page, PAGE8: gl.constexpr):
-    """split64: a word a lane, whose byte t belongs to tile t. split8: a byte a lane of the tile that `page` names."""
+def load_scales(source, page, T: gl.constexpr, ORDER: gl.constexpr):
+    """A byte a lane of tile T; or a word, whose byte t belongs to tile t."""
     _, scale_ptr, _, scale_offsets, _, stride = source
-    if PAGE8:
+    if own_ids(ORDER):
         # The same lanes hold a key's scales and its bytes: nothing moves.
-        ids = gl.convert_layout(page, gl.SliceLayout(1, scale_offsets.type.layout), assert_trivial=True)
-        return gl.load(page_base(scale_ptr, ids, stride)[:, None] + scale_offsets)
-    else:
-        words = page_base(scale_ptr, page, stride).cast(gl.pointer_type(gl.int32), bitcast=True)
+        entry = gl.convert_layout(page[T], gl.SliceLayout(1, scale_offsets.type.layout), assert_trivial=True)
+        id, first = block_of(entry, ORDER)
+        if gathers(ORDER):
+            scale_offsets = scale_offsets + scales_of(first, ORDER).to(gl.int32)[:, None]
+        return gl.load(page_base(scale_ptr, id, stride)[:, None] + scale_offsets)
+    elif word_scales(ORDER):
+        words = page_base(scale_ptr, page[0], stride).cast(gl.pointer_type(gl.int32), bitcast=True)
         return gl.load(words + scale_offsets)
+    else:
+        if two_halves(ORDER):
+            scale_ptr = scale_ptr + page[1] * scale_of_slot(ORDER, 64)
+        return gl.load(page_base(scale_ptr, page[0], stride) + scale_of_slot(ORDER, 16 * T) + scale_offsets)
 
 
 @gluon.jit
-def load_id(table, offset, T: gl.constexpr, PAGE8: gl.constexpr):
-    """Page id of the 64 keys whose split64 id stands at byte `offset` of the table row; none past the last is read.
+def load_id(table, offset, T: gl.constexpr, ORDER: gl.constexpr):
+    """What names the keys of the 64 that stand at `offset`, 4 times their number in this wave: a tuple.
 
-    split64: one scalar load from a constant table. split8: of each lane's key in tile T.
+    Whole pages: the page id by one scalar load from a constant table, and which half of 128 slots. Own ids: of each
+    lane's key in tile T. None past the last is read.
     """
     table_ptr, last_id, lanes = table
     row = table_ptr.cast(gl.pointer_type(gl.int8, const=True), bitcast=True)
-    if PAGE8:
+    if own_ids(ORDER):
         at = gl.minimum((offset * 8 + T * 8 + lanes).to(gl.uint32), last_id.to(gl.uint32))
+        return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)),)
+    elif two_halves(ORDER):
+        at = gl.minimum((offset // 8 * 4).to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
+        return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)), offset // 4 % 2)
     else:
         at = gl.minimum(offset.to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
-    return gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True))
+        return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)),)
 
 
 @gluon.jit
-def scale_of(scales, T: gl.constexpr, PAGE8: gl.constexpr):
-    if PAGE8:
-        return scales[T]
+def scale_of(scales, T: gl.constexpr, ORDER: gl.constexpr):
+    if word_scales(ORDER):
+        return ((scales[0] >> (8 * T)) & 255).to(gl.uint8)
     else:
-        return ((scales >> (8 * T)) & 255).to(gl.uint8)
+        return scales[T]
 
 
 @gluon.jit
@@ -80,29 +132,27 @@ def scaled_product(keys, key_scale, q, q_scale, HEADS: gl.constexpr, MFMA: gl.co
 
 
 @gluon.jit
-def first_page(source, table, PAGE8: gl.constexpr):
+def first_page(source, table, ORDER: gl.constexpr):
     """What `score_page` scores first, and the ids of what it fetches first."""
     page = ()
     following = ()
-    for t in gl.static_range(4 if PAGE8 else 1):
-        page = page + (load_id(table, 0 * table[1], t, PAGE8),)
-        following = following + (load_id(table, 0 * table[1] + 4, t, PAGE8),)
-    scales = load_scales(source, page[0], PAGE8)
-    if PAGE8:
-        scales = (scales,)
-        for t in gl.static_range(1, 4):
-            scales = scales + (load_scales(source, page[t], PAGE8),)
+    for t in gl.static_range(4 if own_ids(ORDER) else 1):
+        page = page + load_id(table, 0 * table[1], t, ORDER)
+        following = following + load_id(table, 0 * table[1] + 4, t, ORDER)
+    scales = ()
+    for t in gl.static_range(1 if word_scales(ORDER) else 4):
+        scales = scales + (load_scales(source, page, t, ORDER),)
     hint.sched_barrier()
     keys = ()
     for t in gl.static_range(4):
-        keys = keys + (load_tile(source, page[t if PAGE8 else 0], t, PAGE8),)
+        keys = keys + (load_tile(source, page, t, ORDER),)
         hint.sched_barrier()
     return keys, scales, following
 
 
 @gluon.jit
 def score_page(state, next_offset, rows, source, table, sink, HEADS: gl.constexpr, R: gl.constexpr,
-               MASKED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, MFMA: gl.constexpr, LANES: gl.constexpr):
+               MASKED: gl.constexpr, FAST: gl.constexpr, ORDER: gl.constexpr, MFMA: gl.constexpr, LANES: gl.constexpr):
     """Score the 64 keys held in `state` for R rows while the next are being fetched; returns the next state.
 
     What a tile of the next page needs is requested as soon as that tile has met the last row, so a page of loads is
@@ -114,28 +164,26 @@ def score_page(state, next_offset, rows, source, table, sink, HEADS: gl.constexp
     sums = ()
     fetched = ()
     following = ()
-    next_scales = scales
+    next_scales = ()
     held = ()
     for t in gl.static_range(4):
-        held = held + (scale_of(scales, t, PAGE8),)
-    if PAGE8:
-        next_scales = ()
+        held = held + (scale_of(scales, t, ORDER),)
     for t in gl.static_range(4):
         for r in gl.static_range(R):
             score = scaled_product(keys[t], held[t], q[r], q_scale[r], HEADS, MFMA)
             hint.sched_barrier()
             if r == R - 1:
-                if PAGE8:
-                    fetched = fetched + (load_tile(source, page[t], t, PAGE8),)
-                    next_scales = next_scales + (load_scales(source, page[t], PAGE8),)
-                    following = following + (load_id(table, next_offset, t, PAGE8),)
+                if own_ids(ORDER):
+                    fetched = fetched + (load_tile(source, page, t, ORDER),)
+                    next_scales = next_scales + (load_scales(source, page, t, ORDER),)
+                    following = following + load_id(table, next_offset, t, ORDER)
                 else:
-                    if t == 0:
-                        next_scales = load_scales(source, page[0], PAGE8)
-                    fetched = fetched + (load_tile(source, page[0], t, PAGE8),)
+                    if t == 0 or not word_scales(ORDER):
+                        next_scales = next_scales + (load_scales(source, page, t, ORDER),)
+                    fetched = fetched + (load_tile(source, page, t, ORDER),)
                     if t == 0:
                         # After the last wait for the previous id: scalar loads return out of order.
-                        following = following + (load_id(table, next_offset, t, PAGE8),)
+                        following = following + load_id(table, next_offset, t, ORDER)
             sums = sums + (head_sum(score, w[r], HEADS, FAST, LANES),)
             hint.sched_barrier()
     for r in gl.static_range(R):
@@ -151,9 +199,9 @@ def score_page(state, next_offset, rows, source, table, sink, HEADS: gl.constexp
 
 @gluon.jit
 def score_pages(first, last, state, rows, source, table, sink, HEADS: gl.constexpr, R: gl.constexpr,
-                MASKED: gl.constexpr, FAST: gl.constexpr, PAGE8: gl.constexpr, MFMA: gl.constexpr,
+                MASKED: gl.constexpr, FAST: gl.constexpr, ORDER: gl.constexpr, MFMA: gl.constexpr,
                 LANES: gl.constexpr):
     """Score the runs of 64 keys whose split64 ids stand at byte offsets `first` to `last` of the table row."""
     for i in range(first, last, 4):
-        state = score_page(state, i + 8, rows, source, table, sink, HEADS, R, MASKED, FAST, PAGE8, MFMA, LANES)
+        state = score_page(state, i + 8, rows, source, table, sink, HEADS, R, MASKED, FAST, ORDER, MFMA, LANES)
     return state

@@ -58,8 +58,9 @@ def wave_instructions(variant: KernelVariant, kernels: EmulatedKernels) -> float
                 variant.rows,
                 shared=variant.shared,
                 windowed=variant.windowed,
-                page8=variant.page8,
+                layout=variant.layout,
                 float_weights=variant.float_weights,
+                blocks=variant.blocks,
             )
             out = torch.zeros(variant.rows, keys)
             launch(call, out, rows_per_wave=variant.rows, fast=variant.fast, splits=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dsv4_kernels.layout import SPLIT8, SPLIT64
+from dsv4_kernels.layout import LAYOUTS
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 
@@ -17,17 +17,18 @@ def random_call(
     *,
     shared: bool,
     windowed: bool = False,
-    page8: bool = False,
+    layout: str = "split64",
     float_weights: bool = False,
+    blocks: bool = False,
 ) -> LogitsCall:
     """`rows` rows that see all of `keys` keys (a multiple of 64) of one sequence, on the CPU.
 
-    Rows that are not `shared` name the pages in a table row each.
+    Rows that are not `shared` name the pages, or their `blocks` of 8 keys in any order, in a table row each.
     """
     torch.manual_seed(keys + heads)
-    spec = IndexSpec(SPLIT8 if page8 else SPLIT64, hadamard=False)
+    spec = IndexSpec(LAYOUTS[layout], hadamard=False)
     pages = keys // spec.layout.page_slots
-    table = torch.randperm(pages).int()[None]
+    table = torch.randperm(keys // 8 if blocks else pages).int()[None]
     return LogitsCall(
         query=_query(spec, rows, heads),
         pool=_pool(spec, pages),
@@ -38,6 +39,7 @@ def random_call(
         max_seq_len=keys,
         row_to_seq=torch.zeros(rows, dtype=torch.int32) if shared else None,
         starts=torch.zeros(rows, dtype=torch.int32) if windowed else None,
+        table_slots=8 if blocks else None,
     )
 
 
@@ -49,7 +51,8 @@ def _query(spec: IndexSpec, rows: int, heads: int) -> Query:
 def _pool(spec: IndexSpec, pages: int) -> IndexPool:
     pool = IndexPool.allocate(spec, pages)
     pool.payload.copy_(torch.randint(0, 256, pool.payload.shape, dtype=torch.uint8))
-    pool.scale.copy_(_scales(*pool.scale.shape))
+    slots = torch.arange(pool.tokens)
+    pool.scale.view(-1)[spec.layout.scale_offsets(slots)] = _scales(pool.tokens, 4)
     return pool
 
 

@@ -43,8 +43,8 @@ class IndexPath:
         """The kernels of the scores that will be launched; ratio 2 of V4.1 keeps pages of 64 beside pages of 8."""
         from dsv4_kernels.registry import LogitsShape
 
-        pages = (False, True) if self.page8 else (False,)
-        return tuple(LogitsShape(self.heads, page8) for page8 in pages)
+        layouts = ("split64", "split8") if self.page8 else ("split64",)
+        return tuple(LogitsShape(self.heads, layout) for layout in layouts)
 
 
 def of_model(hf_config: Any) -> IndexPath:
