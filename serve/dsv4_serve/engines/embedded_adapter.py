@@ -16,6 +16,7 @@ from dsv4_serve.profiles.schema import Profile
 
 FIRST_GENERATION_SECONDS = 120.0
 TIERS = ("host", "disk")
+SWITCHES = {"DSV4_ROWGROUP": "--rowgroup", "DSV4_PAGE8": "--page8"}
 
 
 class EmbeddedAdapter:
@@ -28,11 +29,9 @@ class EmbeddedAdapter:
         "DSV4_EP": frozenset({1}),
         "DSV4_DP": frozenset({1}),
         "DSV4_NODES": frozenset({1}),
-        "DSV4_KV_LAYOUT": frozenset({"v4", "bf16"}),
+        "DSV4_KV_LAYOUT": frozenset({"v4", "v41", "bf16"}),
         "DSV4_SPECULATIVE": frozenset({"off", "ngram", "dspark"}),
         "DSV4_BACKEND": frozenset({"auto", "reference"}),
-        "DSV4_ROWGROUP": frozenset({False}),
-        "DSV4_PAGE8": frozenset({False}),
         "DSV4_SHADOW_RECALL": frozenset({False}),
         "DSV4_INDEXER_TIMING": frozenset({0}),
     }
@@ -60,10 +59,11 @@ class EmbeddedAdapter:
         if profile.hicache:
             options |= _tiers(profile)
         words = [str(word) for option in options.items() for word in option]
+        switches = [word for toggle, word in SWITCHES.items() if profile.flags.get(toggle)]
         json_logs = ["--json-logs"] if self.run.json_logs else []
         hicache = ["--hicache"] if profile.hicache else []
         engine = [sys.executable, "-m", "dsv4_serve.engines.embedded"]
-        return [*engine, *words, *hicache, *json_logs, *profile.engine.extra_args]
+        return [*engine, *words, *switches, *hicache, *json_logs, *profile.engine.extra_args]
 
     def environment(self, profile: Profile) -> dict[str, str]:
         return dict(profile.env)
@@ -95,6 +95,7 @@ class EmbeddedAdapter:
             "hicache": profile.hicache,
             "speculative": profile.speculative,
         }
+        asked |= {word.removeprefix("--"): True for toggle, word in SWITCHES.items() if profile.flags.get(toggle)}
         if profile.hicache:
             asked |= {"write_policy": profile.hicache_write_policy, "disk_dir": profile.hicache_disk_dir}
             asked |= {f"tiers.{name}": wanted for name, wanted in _tier_bytes(profile).items()}

@@ -47,12 +47,14 @@ def latent_bytes(main: RowFormat, ratio: int) -> float:
     return compressed_format(main, ratio).bytes_per_row(PAGE_TOKENS // ratio) / ratio
 
 
-def compressed_per_token(geometry: ModelGeometry, main: RowFormat, index: IndexFormat) -> dict[str, float]:
-    """Bytes a token by region for everything that compression stores: latents and index keys."""
+def compressed_per_token(
+    geometry: ModelGeometry, main: RowFormat, index: IndexFormat, regions: Mapping[int, str] = REGION_OF_RATIO
+) -> dict[str, float]:
+    """Bytes a token by region for everything that compression stores: latents, by the regions of ratios, and keys."""
     found: dict[str, float] = {}
     for ratio in RATIOS:
         if owners := geometry.owners(ratio):
-            region = REGION_OF_RATIO[ratio]
+            region = regions[ratio]
             found[region] = found.get(region, 0.0) + owners * latent_bytes(main, ratio)
     keys = sum(1 / ratio for ratio in geometry.index_ratios())
     found |= {"index_payload": keys * index.payload, "index_scale": keys * index.scale}

@@ -19,6 +19,7 @@ from dsv4_serve.planner.workspace import logits_bytes
 from dsv4_serve.profiles.schema import Profile
 
 HBM = 288 << 30
+SGLANG_INDEX = ("fp8", "fp4")
 GRAPHS = 4 << 30
 """Assumed, not measured: the engine reports what its graphs took once it runs."""
 
@@ -76,7 +77,7 @@ def plan_memory(profile: Profile, geometry: ModelGeometry, model_dir: Path, mach
     if machine.gpus % profile.tp:
         raise UsageError(f"--gpus {machine.gpus}: accepted is a multiple of the profile's TP {profile.tp}")
     told = server(profile, geometry)
-    offered = ("fp4",) if geometry.low_ratio else ("fp8", "fp4")
+    offered = [name for name in _offered(geometry) if name in SGLANG_INDEX]
     demands = {name: _sglang(profile, geometry, told, name) for name in offered}
     static = int(machine.hbm * memory_fraction(profile))
     loaded = weights(geometry, model_dir, profile.speculative != "off")
@@ -98,10 +99,15 @@ def plan_memory(profile: Profile, geometry: ModelGeometry, model_dir: Path, mach
 def _embedded(profile: Profile, geometry: ModelGeometry) -> MemoryPlan:
     main = MAIN[profile.kv_layout]
     tokens = profile.engine.max_total_tokens // PAGE_TOKENS * PAGE_TOKENS
-    demands = {name: embedded_demand.demand(geometry, main, INDEX[name]) for name in INDEX}
+    demands = {name: embedded_demand.demand(geometry, main, INDEX[name]) for name in _offered(geometry)}
     regions = demands[profile.indexer.dtype].bytes_at(tokens).items()
     parts = tuple(Part(f"kv {region}", size, "formula of the pools") for region, size in regions)
     return MemoryPlan(profile, geometry, None, parts, demands, dict.fromkeys(demands, tokens), None)
+
+
+def _offered(geometry: ModelGeometry) -> tuple[str, ...]:
+    """Index formats of a model: V4.1's keys are FP4 by definition."""
+    return ("fp4",) if geometry.low_ratio else tuple(INDEX)
 
 
 def _sglang(profile: Profile, geometry: ModelGeometry, told: Server, index: str) -> Demand:

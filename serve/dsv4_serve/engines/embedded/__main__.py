@@ -105,6 +105,7 @@ def _load(args: ProcessArgs) -> Served:
         bos_token_id=engine.model_config.bos_token_id,
         eos_token_id=engine.model_config.eos_token_id,
         allow_script=args.allow_script,
+        chat_version=engine.chat_version,
     )
 
 

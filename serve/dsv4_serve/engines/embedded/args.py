@@ -38,6 +38,7 @@ def parse_args(argv: Sequence[str]) -> ProcessArgs:
             kv_dtype=args.kv_dtype,
             hadamard=args.hadamard,
             page8=args.page8,
+            rowgroup=args.rowgroup,
             max_total_tokens=args.max_total_tokens,
             kv_bytes=args.kv_bytes,
             max_running_requests=args.max_running_requests,
@@ -93,6 +94,7 @@ def _add_engine_options(parser: argparse.ArgumentParser, defaults: EngineOptions
     parser.add_argument(
         "--no-hadamard", dest="hadamard", action="store_false", default=None, help="index keys unrotated"
     )
+    parser.add_argument("--rowgroup", action="store_true", help="score the rows of decoding as row groups")
     parser.add_argument(
         "--page8", action="store_true", help="index keys in pages of 8 where V4.1 picks among candidates"
     )

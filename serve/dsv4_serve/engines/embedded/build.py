@@ -32,6 +32,7 @@ class Built:
     `options` are those it was built with, every format decided.
     """
 
+    family: Family[Any]
     config: CommonConfig
     options: EngineOptions
     context_length: int
@@ -80,7 +81,13 @@ def build(options: EngineOptions) -> Built:
         draft = None if drafter is None else build_source(options, drafter, model, weights, length)
     clock.done("pools")
     return Built(
-        config, options, length, model, clock.phases, PromptLookup() if options.speculative == "ngram" else draft
+        family,
+        config,
+        options,
+        length,
+        model,
+        clock.phases,
+        PromptLookup() if options.speculative == "ngram" else draft,
     )
 
 

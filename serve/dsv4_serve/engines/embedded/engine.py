@@ -37,6 +37,7 @@ class AsyncEngine:
     def __init__(self, built: Built, options: EngineOptions, draft: DraftSource | None = None) -> None:
         self.model_config, self.context_length, self.model = built.config, built.context_length, built.model
         self.options, self.startup_phases = built.options, built.phases
+        self.chat_version = built.family.chat_version
         self.draft_tokens = 0 if draft is None else min(options.draft_tokens or draft.longest, draft.longest)
         self._commands: deque[Command] = deque()
         self._outbox = Outbox()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
+from deepseek_recipe import ModelVersion
 
 from dsv4_kernels.registry import LogitsShape
 
@@ -31,7 +32,7 @@ class Family(Generic[Config]):
     """How a generation's configuration and checkpoint are read, and what becomes of them.
 
     `build` takes weights, configuration, settled options and the context length; `logits_shapes` says which logits
-    kernels the model launches.
+    kernels the model launches, `chat_version` how chats are rendered.
     """
 
     model_type: str
@@ -40,6 +41,7 @@ class Family(Generic[Config]):
     formats: ModelFormats
     build: Callable[[Weights, Config, EngineOptions, int], CausalModel]
     logits_shapes: Callable[[Config, EngineOptions], tuple[LogitsShape, ...]]
+    chat_version: ModelVersion
 
 
 def _build_v4(weights: Weights, config: ModelConfig, options: EngineOptions, context_length: int) -> Model:
@@ -56,8 +58,24 @@ def _v41_logits(config: V41Config, options: EngineOptions) -> tuple[LogitsShape,
     return tuple(LogitsShape(config.index_n_heads, layout) for layout in layouts)
 
 
-V4 = Family[ModelConfig]("deepseek_v4", parse_model_config, tensor_shapes, V4_FORMATS, _build_v4, _v4_logits)
-V41 = Family[V41Config]("deepseek_v41", parse_v41_config, v41_tensor_shapes, V41_FORMATS, build_v41, _v41_logits)
+V4 = Family[ModelConfig](
+    "deepseek_v4",
+    parse_model_config,
+    tensor_shapes,
+    V4_FORMATS,
+    _build_v4,
+    _v4_logits,
+    ModelVersion.DeepseekV4Pro,
+)
+V41 = Family[V41Config](
+    "deepseek_v41",
+    parse_v41_config,
+    v41_tensor_shapes,
+    V41_FORMATS,
+    build_v41,
+    _v41_logits,
+    ModelVersion.DeepseekV41Flash,
+)
 FAMILIES: dict[str, Family[Any]] = {family.model_type: family for family in (V4, V41)}
 
 

@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from deepseek_recipe import ModelVersion
+
 from .api_schema import MAX_SEED, ChatRequest, CompletionRequest
 from .http_errors import context_length_exceeded, invalid, unknown_model
 from .request import EngineError, SamplingParams, TokenOutput
@@ -45,6 +47,7 @@ class Served:
     bos_token_id: int
     eos_token_id: int
     allow_script: bool = False
+    chat_version: ModelVersion = ModelVersion.DeepseekV4Pro
 
     def check_model(self, name: str | None) -> None:
         if name is not None and name != self.model_name:

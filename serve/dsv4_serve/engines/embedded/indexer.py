@@ -53,7 +53,9 @@ class Indexer:
         slots: int,
         ablated: bool = False,
         picks: int | None = None,
+        grouped: bool = False,
     ) -> None:
+        self._grouped = grouped
         self._heads, self._dim, self._top_k = config.index_n_heads, config.index_head_dim, config.index_topk
         self._rms, self._rope, self.pool = config.rms_norm_eps, rope, pool
         self._wq_b = Projection(weights[prefix + "wq_b.weight"])
@@ -127,7 +129,7 @@ class Indexer:
         q = self._wq_b(latent).view(-1, self._heads, self._dim)
         rows = scored[: batch.decode_rows].nonzero().view(-1)
         if rows.numel():
-            self._top(chosen, rows, q, head_weights, lengths, batch, _decode_scope(batch, rows))
+            self._top(chosen, rows, q, head_weights, lengths, batch, _decode_scope(batch, rows, self._grouped))
         for segment in batch.segments:
             rows = scored[segment.rows].nonzero().view(-1) + segment.row
             if rows.numel():
@@ -158,10 +160,10 @@ class Indexer:
             self.observer.scored(score, rows, seen)
 
 
-def _decode_scope(batch: ForwardBatch, rows: torch.Tensor) -> Scope:
+def _decode_scope(batch: ForwardBatch, rows: torch.Tensor, grouped: bool) -> Scope:
     tables = batch.page_table[rows].to(torch.int32)
     if not batch.drafted:
-        return Scope("decode", tables, None)
+        return Scope("decode", tables, None, grouped)
     assert batch.decode is not None
     _, sequences, counts = torch.unique_consecutive(batch.decode.slots[rows], return_inverse=True, return_counts=True)
     return Scope("verify", tables[counts.cumsum(0) - counts], sequences)

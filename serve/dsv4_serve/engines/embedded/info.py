@@ -41,6 +41,7 @@ def describe(
         "hadamard": options.hadamard,
         "index_convention": pools.spec.convention.name,
         "page8": options.page8,
+        "rowgroup": options.rowgroup,
         "device": options.device,
         "kernels_dir": kernels_in_use(options),
         "threads": options.threads or 1,

@@ -99,7 +99,9 @@ class Model:
             if ratio == 4:
                 pool = pools.index[number]
                 picks = options.index_topk
-                indexer = Indexer(weights, prefix + "indexer.", config, rope, pool, slots, ablate_index, picks)
+                indexer = Indexer(
+                    weights, prefix + "indexer.", config, rope, pool, slots, ablate_index, picks, options.rowgroup
+                )
             attention = Attention(
                 weights,
                 prefix,

@@ -25,7 +25,8 @@ class EngineOptions:
     """How to serve a model directory.
 
     `kv_dtype`, `hadamard` and `index_convention` None take the model's own (`model_formats`). `page8` keeps index keys
-    that are chosen inside candidate blocks in pages of 8, which V4.1 has.
+    that are chosen inside candidate blocks in pages of 8, which V4.1 has; `rowgroup` scores rows of decoding as row
+    groups, which drafts always are.
 
     `max_total_tokens` or `kv_bytes` sizes the paged pools (one of them; the default is 16 times the context).
     `cached_tails` is the number of page boundaries whose window and compressor state are kept for prefix hits
@@ -48,6 +49,7 @@ class EngineOptions:
     hadamard: bool | None = None
     index_convention: str | None = None
     page8: bool = False
+    rowgroup: bool = False
     index_topk: int | None = None
     max_total_tokens: int | None = None
     kv_bytes: int | None = None

@@ -37,7 +37,7 @@ class Answer(Protocol):
 
 def build_app(served: Served) -> Starlette:
     """The application; it starts the engine when it starts and stops it when it ends."""
-    chat_format = ChatFormat(served.tokenizer, served.model_name)
+    chat_format = ChatFormat(served.tokenizer, served.model_name, served.chat_version)
     routes = Routes(served, chat_format)
 
     @asynccontextmanager

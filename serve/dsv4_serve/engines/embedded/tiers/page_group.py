@@ -14,7 +14,7 @@ import torch
 from ..pools import CachePools
 
 TAIL_REGIONS = ("window", "state")
-"""What continuing after the page needs; the other regions are the page itself."""
+"""What continuing after the page needs, as far as the model keeps it; the other regions are the page itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class PageGroup:
 
     @property
     def has_tail(self) -> bool:
-        return all(name in self.regions for name in TAIL_REGIONS)
+        return any(name in self.regions for name in TAIL_REGIONS)
 
 
 class PageCopier:

@@ -23,6 +23,7 @@ class V41Indexer:
     """Weights of one index source under `prefix`, over the keys of `source`.
 
     `input_projection` [heads, hidden] gives the head weights. `picks`: fewer entries than the model's index_topk.
+    `grouped`: rows are scored as row groups in every phase.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class V41Indexer:
         rope: RopeTable,
         source: KVSource,
         picks: int | None = None,
+        grouped: bool = False,
     ) -> None:
+        self._grouped = grouped
         self._heads, self._dim, self._top_k = config.index_n_heads, config.index_head_dim, config.index_topk
         self._rope, self._source, self._picks = rope, source, picks or self._top_k
         self._publishes = layer == config.candidate_source_layer_id and bool(config.candidate_consumers)
@@ -106,7 +109,7 @@ class V41Indexer:
         """float32 [n, longest] of every entry that the rows see."""
         pages = self._source.entries_per_page // self._source.index.spec.layout.page_slots
         every = torch.arange(len(group.rows))
-        scope = group.scope(pages)
+        scope = group.scope(pages, self._grouped)
         return scope.logits(query, self._source.index, weights, group.seen, every, 1.0, group.longest)
 
 

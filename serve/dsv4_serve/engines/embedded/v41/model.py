@@ -55,7 +55,7 @@ class V41Model:
             if number in config.index_source_layer_ids:
                 assert source is not None
                 name = prefix + "attn.indexer."
-                indexer = V41Indexer(weights, name, config, number, rope, source, options.index_topk)
+                indexer = V41Indexer(weights, name, config, number, rope, source, options.index_topk, options.rowgroup)
             attention = V41Attention(
                 weights, prefix + "attn.", config, rope, stage, pools.working_slots, number, source, owns, indexer
             )

@@ -30,9 +30,9 @@ class ScoredRows:
     def longest(self) -> int:
         return int(self.seen.max())
 
-    def scope(self, pages_of_keys: int) -> Scope:
+    def scope(self, pages_of_keys: int, grouped: bool) -> Scope:
         """The keys that the rows see, in a pool with so many pages of keys for a page of context."""
-        return Scope(self.phase, _finer(self.tables, pages_of_keys), self.sequences)
+        return Scope(self.phase, _finer(self.tables, pages_of_keys), self.sequences, grouped)
 
     def row_tables(self) -> torch.Tensor:
         """Pages of context by row, int32 [n, P]."""
