@@ -14,6 +14,7 @@ import kv_oracle
 from dsv4_kernels.implementation import Implementation
 from dsv4_kernels.kv_layout import KV_LAYOUTS
 from dsv4_kernels.kv_pool import KVPool
+from dsv4_kernels.pool import IndexPool
 from dsv4_kernels.pooling import POOLINGS, Compressor, Pooling, TokenRuns
 
 EPS = 1e-6
@@ -70,6 +71,23 @@ class Stream:
 
     def _pages(self, request: int) -> int:
         return len(self.tokens[request]) // self.pooling.ratio // PAGE_ROWS + 1
+
+
+def hard(ratio: int, dim: int = 512) -> Stream:
+    """Three entries and a bit, the second with whatever is not a number, the third far from one."""
+    stream = Stream.of(ratio, [3 * ratio + 1], dim=dim, seed=9)
+    tokens = stream.tokens[0]
+    values, gates = tokens.chunk(2, 1) if ratio > 1 else (tokens, torch.zeros_like(tokens))
+    tail = slice(-dim, None)
+    row = 2 * ratio - 1
+    for column, value in enumerate((torch.nan, torch.inf, -torch.inf, 3e38, -0.0)):
+        values[row, tail][column] = value
+    for column, gate in enumerate((torch.nan, torch.inf, -torch.inf, 3e38, -3e38), 8):
+        gates[row, tail][column] = gate
+    gates[ratio : 2 * ratio, tail][:, 16] = -torch.inf
+    values[:, tail][:, 17] = -0.0
+    values[2 * ratio :, tail] *= 1e-41
+    return stream
 
 
 def whole(stream: Stream) -> list[list[Piece]]:
@@ -135,6 +153,22 @@ def feed(
     return found
 
 
+def feed_keys(
+    backend: Implementation,
+    stream: Stream,
+    compressor: Compressor,
+    pool: IndexPool,
+    calls: Iterable[Sequence[Piece]],
+) -> None:
+    """Run the calls of a stream of 128 channels into index keys."""
+    device = pool.device
+    cos, sin = stream.cos.to(device), stream.sin.to(device)
+    for call in calls:
+        projected, positions, requests, slots = (t.to(device) for t in rows_of(stream, call))
+        runs = TokenRuns.of(positions, requests, max(stop - start for _, start, stop in call))
+        backend.compress_index_keys(pool, compressor, projected, cos, sin, runs, slots)
+
+
 def check_against_float64(stream: Stream, latents: Latents) -> None:
     """Nearly every channel is the rounding of the float64 value, the others are its neighbours."""
     ape, weight = None if stream.ape is None else stream.ape.numpy(), stream.weight.numpy()
@@ -194,10 +228,10 @@ def verified(length: int, drafts: int, start: int, seed: int) -> list[list[Piece
 
 
 def check_verification(
-    backend: Implementation, ratio: int, drafts: int, start: int, device: torch.device | str = "cpu"
+    backend: Implementation, ratio: int, drafts: int, start: int, more: int, device: torch.device | str = "cpu"
 ) -> None:
     """Rejected rows hold foreign tokens; entries that they closed are closed again by the right ones."""
-    stream = Stream.of(ratio, [start + min(5 * ratio + 3, 135)], seed=drafts)
+    stream = Stream.of(ratio, [start + more], seed=drafts)
     length = len(stream.tokens[0])
     pool, compressor = stream.pool("v41_fp4", device), stream.compressor(drafts, device)
     found: Latents = {}

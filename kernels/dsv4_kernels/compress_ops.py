@@ -80,6 +80,8 @@ def compress_index_keys(
 
     Arguments are those of `compress_kv`; `projected` [T, compressor.pooling.width(128)].
     """
+    if not compressor.pooling.gated:
+        raise ArgumentError("compressor.pooling", repr(compressor.pooling.name), "c2, c4 or c128; c1 pools nothing")
     _tokens(compressor, projected, runs, HEAD_DIM, pool.device)
     _places(compressor, cos, sin, runs, slots, pool.tokens, pool.device)
     backend = backends.run("compress_index_keys", phase, pool.device)

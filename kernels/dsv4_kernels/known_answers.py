@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dsv4_kernels import known_kv, known_logits, known_router, known_rowgroups, known_selections
+from dsv4_kernels import (
+    known_compressors,
+    known_kv,
+    known_logits,
+    known_router,
+    known_rowgroups,
+    known_selections,
+)
 from dsv4_kernels.formats import E2M1_MAGNITUDES
 from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT64
 from dsv4_kernels.pool import IndexPool, IndexSpec
@@ -39,7 +46,7 @@ def mismatch(
         return known_logits.mismatch(backend, device, tuple(paged))
     if op == "rowgroup_logits":
         return known_rowgroups.mismatch(backend, device, shapes or known_rowgroups.SHAPES)
-    return (_TESTS | known_router.TESTS | known_selections.TESTS | known_kv.TESTS)[op](backend, device)
+    return TESTS[op](backend, device)
 
 
 def _whole_pages(shape: LogitsShape) -> LogitsShape:
@@ -145,9 +152,13 @@ def _readback(backend: Implementation, device: torch.device) -> str:
     return "" if torch.equal(backend.readback(pool, slots), known) else "keys differ from the known ones"
 
 
-_TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {
+TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {
     "quantize_query": _query,
     "quantize_query_with_weights": _query_with_weights,
     "write_index_keys": _write,
     "readback": _readback,
+    **known_router.TESTS,
+    **known_selections.TESTS,
+    **known_kv.TESTS,
+    **known_compressors.TESTS,
 }

@@ -23,7 +23,7 @@ EXPONENT = 3
 SLOTS = (5, -1, 0)
 
 
-def _pattern(of: KVLayout, device: torch.device) -> tuple[Tensor, Tensor, int]:
+def pattern(of: KVLayout, device: torch.device) -> tuple[Tensor, Tensor, int]:
     """float32 [512], the codes of its values, and the scale byte of each group when multiplied by 2^EXPONENT.
 
     No value is zero, whose sign a rotation could lose; each group holds its largest magnitude.
@@ -39,7 +39,7 @@ def _pattern(of: KVLayout, device: torch.device) -> tuple[Tensor, Tensor, int]:
     return torch.where(negative, -value, value), 0x78 - 8 * (d % 4) + 0x80 * negative, 127 + EXPONENT - 8
 
 
-def _turned(x: Tensor, sign: int) -> Tensor:
+def turned(x: Tensor, sign: int) -> Tensor:
     """After a quarter turn: (a, b) becomes (-b, a) in the last 64; `sign` is the bit that negates a code."""
     out = x.clone()
     out[-ROPE_WIDTH::2] = x[-ROPE_WIDTH + 1 :: 2] ^ sign
@@ -55,7 +55,7 @@ def _data(of: KVLayout, codes: Tensor, plain: Tensor) -> Tensor:
     return torch.cat([data, plain.view(torch.uint8)]) if of.plain_rope else data
 
 
-def _expected(of: KVLayout, rows: list[tuple[int, Tensor, Tensor]], scale: int, device: torch.device) -> Tensor:
+def expected(of: KVLayout, rows: list[tuple[int, Tensor, Tensor]], scale: int, device: torch.device) -> Tensor:
     """The pages in which only `rows` (slot, codes, bits of plain values) were stored."""
     size = of.page_bytes(PAGE_ROWS)
     pages = torch.zeros(3 * size, dtype=torch.uint8, device=device)
@@ -69,12 +69,12 @@ def _expected(of: KVLayout, rows: list[tuple[int, Tensor, Tensor]], scale: int, 
 def _store(backend: Implementation, device: torch.device) -> str:
     slots = torch.tensor(SLOTS, device=device)
     for of in LAYOUTS:
-        value, codes, scale = _pattern(of, device)
+        value, codes, scale = pattern(of, device)
         pool = KVPool.allocate(of, PAGE_ROWS, 3, device)
         x = (value * 2.0**EXPONENT).bfloat16()
         backend.store_kv(pool, x.expand(3, WIDTH).contiguous(), slots)
         plain = x[-ROPE_WIDTH:].view(torch.int16)
-        known = _expected(of, [(5, codes, plain), (0, codes, plain)], scale, device)
+        known = expected(of, [(5, codes, plain), (0, codes, plain)], scale, device)
         if not torch.equal(pool.pages, known):
             return f"pages of {of.name} differ from the known ones"
     return ""
@@ -85,21 +85,21 @@ def _norm_rope_store(backend: Implementation, device: torch.device) -> str:
     slots, positions = torch.tensor(SLOTS, device=device), torch.tensor([0, 0, 1], device=device)
     cos = torch.tensor([[1.0], [0.0]], device=device).expand(2, ROPE_WIDTH // 2).contiguous()
     for of in LAYOUTS:
-        value, codes, scale = _pattern(of, device)
+        value, codes, scale = pattern(of, device)
         pool = KVPool.allocate(of, PAGE_ROWS, 3, device)
         weight = (value * 2.0**EXPONENT).bfloat16()
         query = weight.expand(3, 2, WIDTH).contiguous()
         ones = torch.ones(3, WIDTH, dtype=torch.bfloat16, device=device)
         backend.norm_rope_store_kv(pool, ones, weight, 0.0, cos, 1.0 - cos, positions, slots, query)
         bits = weight.view(torch.int16)
-        turned = _turned(bits, -(2**15))
+        after = turned(bits, -(2**15))
         rows = [
             (5, codes, bits[-ROPE_WIDTH:]),
-            (0, _turned(codes, 8 if of.code == "e2m1" else 0x80), turned[-ROPE_WIDTH:]),
+            (0, turned(codes, 8 if of.code == "e2m1" else 0x80), after[-ROPE_WIDTH:]),
         ]
-        if not torch.equal(pool.pages, _expected(of, rows, scale, device)):
+        if not torch.equal(pool.pages, expected(of, rows, scale, device)):
             return f"pages of {of.name} differ from the known ones"
-        known = torch.stack([bits, bits, turned])[:, None].expand(3, 2, WIDTH)
+        known = torch.stack([bits, bits, after])[:, None].expand(3, 2, WIDTH)
         if not torch.equal(query.view(torch.int16), known):
             return "the query after RoPE differs from the known one"
     return ""
@@ -108,10 +108,10 @@ def _norm_rope_store(backend: Implementation, device: torch.device) -> str:
 def _dequantize(backend: Implementation, device: torch.device) -> str:
     slots = torch.tensor([*SLOTS, 1], device=device)
     for of in LAYOUTS:
-        value, codes, scale = _pattern(of, device)
+        value, codes, scale = pattern(of, device)
         row = (value * 2.0**EXPONENT).bfloat16()
         plain = row[-ROPE_WIDTH:].view(torch.int16)
-        pages = _expected(of, [(5, codes, plain), (0, codes, plain)], scale, device)
+        pages = expected(of, [(5, codes, plain), (0, codes, plain)], scale, device)
         zero = torch.zeros_like(row)
         known = torch.stack([row, zero, row, zero])
         for dtype in (torch.bfloat16, torch.float32):

@@ -71,6 +71,9 @@ OPS: tuple[str, ...] = (
     "store_kv",
     "norm_rope_store_kv",
     "dequantize_kv",
+    "compress_tokens",
+    "compress_kv",
+    "compress_index_keys",
 )
 
 LOGITS = frozenset({"paged_logits", "rowgroup_logits"})

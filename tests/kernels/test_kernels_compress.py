@@ -7,6 +7,7 @@ import torch
 
 import compress_cases as cases
 from dsv4_kernels import ops, reference
+from dsv4_kernels.pool import IndexPool, IndexSpec
 from dsv4_kernels.pooling import POOLINGS, Compressor, TokenRuns
 
 LENGTHS = {1: (9, 4), 2: (13, 6, 1), 4: (30, 9, 3), 128: (400, 130)}
@@ -51,7 +52,7 @@ def test_every_boundary_of_two_chunks(ratio: int) -> None:
 @pytest.mark.parametrize("ratio", [2, 4, 128])
 def test_rejected_rows_need_no_undoing(ratio: int, drafts: int) -> None:
     for start in (0, ratio - 1, 2 * ratio + 1) if ratio < 128 else (125, 250 + drafts):
-        cases.check_verification(reference, ratio, drafts, start)
+        cases.check_verification(reference, ratio, drafts, start, min(5 * ratio + 3, 135))
 
 
 @pytest.mark.parametrize("ratio", [2, 4, 128])
@@ -98,6 +99,72 @@ def test_equal_gates_give_the_mean_and_a_far_larger_one_its_token() -> None:
         gates[-2] = 200.0
         latents = cases.feed(reference, stream, stream.compressor(), stream.pool("v41"), cases.whole(stream))
         assert torch.equal(latents[0, 1], _norm(values[-2, -dim:], stream.weight))
+
+
+@pytest.mark.parametrize("ratio", [2, 4, 128])
+def test_what_is_not_a_number_stays_in_its_row(ratio: int) -> None:
+    stream = cases.hard(ratio)
+    latents = cases.feed(reference, stream, stream.compressor(), stream.pool("v41"), cases.whole(stream))
+    assert bool((latents[0, 1].view(torch.int16) == 0x7FC0).all())
+    assert not bool(latents[0, 0].isnan().any() | latents[0, 2].isnan().any())
+
+
+@pytest.mark.parametrize(
+    ("value", "gate", "finite"),
+    [
+        (5.0, -torch.inf, True),
+        (5.0, torch.inf, False),
+        (5.0, torch.nan, False),
+        (torch.nan, 0.0, False),
+        (torch.inf, -torch.inf, False),
+        (torch.nan, -torch.inf, False),
+        (5.0, 3e38, True),
+    ],
+)
+def test_a_token_that_is_not_finite(value: float, gate: float, finite: bool) -> None:
+    """Of a pair with a plain token of ones: it has no weight, all of it, or makes the entry NaN."""
+    projected = torch.ones(2, 1024)
+    projected[0, :512], projected[0, 512:] = value, gate
+    compressor = Compressor(POOLINGS[2], torch.ones(512), 0.0, ring=POOLINGS[2].ring(1, 512))
+    got = ops.compress_tokens(compressor, projected, TokenRuns.of(torch.arange(2), torch.zeros(2).long(), 2))
+    assert bool((got[1] == 1).all() if finite else got[1].isnan().all())
+
+
+def test_gates_that_are_all_minus_infinity() -> None:
+    projected = torch.ones(2, 1024)
+    projected[:, 512:] = -torch.inf
+    compressor = Compressor(POOLINGS[2], torch.ones(512), 0.0, ring=POOLINGS[2].ring(1, 512))
+    got = ops.compress_tokens(compressor, projected, TokenRuns.of(torch.arange(2), torch.zeros(2).long(), 2))
+    assert bool(got[1].isnan().all())
+
+
+def test_index_keys_are_those_of_the_pooled_entries() -> None:
+    """One gate of each window is far the largest, so that entries are known exactly."""
+    stream = cases.Stream.of(4, [21, 9], dim=128)
+    assert stream.ape is not None
+    stream.ape.zero_()
+    for tokens in stream.tokens:
+        tokens[:, 256:] = -100.0
+        tokens[1::4, 256:] = 100.0 + 200.0 * torch.arange(len(tokens[1::4]))[:, None]
+    pools = [IndexPool.allocate(IndexSpec(hadamard=h), 1) for h in (True, True)]
+    cases.feed_keys(reference, stream, stream.compressor(), pools[0], cases.by_chunks(stream, [5, 1, 2]))
+    entries = [(r, e) for r, tokens in enumerate(stream.tokens) for e in range(len(tokens) // 4)]
+    known = torch.stack([stream.tokens[r][4 * e + 1, 128:256] for r, e in entries]).bfloat16()
+    slots = torch.tensor([stream.slot(r, e) for r, e in entries])
+    positions = torch.tensor([4 * e for _, e in entries])
+    ops.write_index_keys(pools[1], known, stream.weight, cases.EPS, stream.cos, stream.sin, positions, slots)
+    assert torch.equal(pools[0].payload, pools[1].payload)
+    assert torch.equal(pools[0].scale, pools[1].scale)
+
+
+def test_nothing_to_do() -> None:
+    empty = torch.zeros(0, dtype=torch.int64)
+    runs = TokenRuns.of(empty, empty, 1)
+    stream = cases.Stream.of(2, [2])
+    pool = stream.pool("v41")
+    out = ops.compress_kv(pool, stream.compressor(), torch.empty(0, 1024), stream.cos, stream.sin, runs, empty)
+    assert out.shape == (0, 512)
+    assert bool((pool.pages == cases.FILL).all())
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

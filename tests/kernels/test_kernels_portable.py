@@ -13,7 +13,9 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
-@pytest.mark.parametrize("cases", ["portable_cases", "portable_kv_cases", "portable_sm90_cases"])
+@pytest.mark.parametrize(
+    "cases", ["portable_cases", "portable_kv_cases", "portable_compress_cases", "portable_sm90_cases"]
+)
 def test_portable_backend_in_the_interpreter(cases: str) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST"):

@@ -1,5 +1,7 @@
 """The portable backend: plain Triton, for any GPU that Triton compiles for, and for Triton's interpreter."""
 
+from dsv4_kernels.portable.compress import compress_kv, compress_tokens
+from dsv4_kernels.portable.compress_keys import compress_index_keys
 from dsv4_kernels.portable.keys import readback, write_index_keys
 from dsv4_kernels.portable.kv_dequantize import dequantize_kv
 from dsv4_kernels.portable.kv_norm_rope import norm_rope_store_kv
@@ -14,6 +16,9 @@ rowgroup_logits = paged_logits
 
 __all__ = [
     "candidate_blocks",
+    "compress_index_keys",
+    "compress_kv",
+    "compress_tokens",
     "decode_schedule",
     "dequantize_kv",
     "norm_rope_store_kv",

@@ -24,6 +24,61 @@ KEYS_PER_BLOCK = 4
 
 
 @triton.jit
+def put_keys(
+    x,
+    slot,
+    live,
+    position,
+    weight_ptr,
+    cos_ptr,
+    sin_ptr,
+    payload_ptr,
+    scale_ptr,
+    stride_angle,
+    payload_stride,
+    scale_stride,
+    eps,
+    R: tl.constexpr,
+    HADAMARD: tl.constexpr,
+    PAGE: tl.constexpr,
+    P_SLOT: tl.constexpr,
+    P_GROUP: tl.constexpr,
+    P_RUN: tl.constexpr,
+    P_RUN_STRIDE: tl.constexpr,
+    S_BASE: tl.constexpr,
+    S_SLOT: tl.constexpr,
+    S_LANE: tl.constexpr,
+    S_LANES: tl.constexpr,
+    S_RUN: tl.constexpr,
+    S_RUN_STRIDE: tl.constexpr,
+    FLOOR: tl.constexpr,
+    FLOOR_ON_SCALE: tl.constexpr,
+    RECIPROCAL: tl.constexpr,
+    MAX_BYTE: tl.constexpr,
+    TIES_EVEN: tl.constexpr,
+    KEEP_MINUS_ZERO: tl.constexpr,
+    FAKE_FLOOR: tl.constexpr,
+):
+    """Float32 [R, 128] through norm, RoPE, Hadamard and quantisation to int64 `slot` [R] of the rows that live."""
+    d = tl.arange(0, 128)
+    x = device_math.rms_norm(x, tl.load(weight_ptr + d).to(tl.float32), eps, R)
+    cos, sin = device_math.rope_angles(cos_ptr, sin_ptr, position, stride_angle, live)
+    x = device_math.rope(x, cos, sin, R)
+    if HADAMARD:
+        x = device_math.hadamard(x, R)
+    code, byte = device_math.quantize(
+        x, R, FLOOR, FLOOR_ON_SCALE, RECIPROCAL, MAX_BYTE, TIES_EVEN, KEEP_MINUS_ZERO, FAKE_FLOOR
+    )
+    page, o = slot // PAGE, slot % PAGE
+    j = tl.arange(0, 64)
+    at = payload_at(o[:, None], j[None, :], P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE)
+    tl.store(payload_ptr + (page * payload_stride)[:, None] + at, device_math.pack(code, R), mask=live[:, None])
+    c = tl.arange(0, 4)
+    at = scale_at(o[:, None], c[None, :], S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
+    tl.store(scale_ptr + (page * scale_stride)[:, None] + at, byte.to(tl.uint8), mask=live[:, None])
+
+
+@triton.jit
 def _key_kernel(
     k_ptr,
     weight_ptr,
@@ -65,22 +120,42 @@ def _key_kernel(
     live = slot >= 0
     d = tl.arange(0, 128)
     x = tl.load(k_ptr + (row * stride_k)[:, None] + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-    x = device_math.rms_norm(x, tl.load(weight_ptr + d).to(tl.float32), eps, R)
     position = tl.load(positions_ptr + row, mask=live, other=0)
-    cos, sin = device_math.rope_angles(cos_ptr, sin_ptr, position, stride_angle, live)
-    x = device_math.rope(x, cos, sin, R)
-    if HADAMARD:
-        x = device_math.hadamard(x, R)
-    code, byte = device_math.quantize(
-        x, R, FLOOR, FLOOR_ON_SCALE, RECIPROCAL, MAX_BYTE, TIES_EVEN, KEEP_MINUS_ZERO, FAKE_FLOOR
+    put_keys(
+        x,
+        slot,
+        live,
+        position,
+        weight_ptr,
+        cos_ptr,
+        sin_ptr,
+        payload_ptr,
+        scale_ptr,
+        stride_angle,
+        payload_stride,
+        scale_stride,
+        eps,
+        R,
+        HADAMARD,
+        PAGE,
+        P_SLOT,
+        P_GROUP,
+        P_RUN,
+        P_RUN_STRIDE,
+        S_BASE,
+        S_SLOT,
+        S_LANE,
+        S_LANES,
+        S_RUN,
+        S_RUN_STRIDE,
+        FLOOR,
+        FLOOR_ON_SCALE,
+        RECIPROCAL,
+        MAX_BYTE,
+        TIES_EVEN,
+        KEEP_MINUS_ZERO,
+        FAKE_FLOOR,
     )
-    page, o = slot // PAGE, slot % PAGE
-    j = tl.arange(0, 64)
-    at = payload_at(o[:, None], j[None, :], P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE)
-    tl.store(payload_ptr + (page * payload_stride)[:, None] + at, device_math.pack(code, R), mask=live[:, None])
-    c = tl.arange(0, 4)
-    at = scale_at(o[:, None], c[None, :], S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
-    tl.store(scale_ptr + (page * scale_stride)[:, None] + at, byte.to(tl.uint8), mask=live[:, None])
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_math
-from dsv4_kernels.portable.kv_store import STORE_ROWS, STORE_WARPS, kv_constants, put_pairs, put_rows
+from dsv4_kernels.portable.kv_store import STORE_ROWS, STORE_WARPS, kv_constants, put
 
 QUERY_ROWS = 32
 
@@ -50,38 +50,22 @@ def _kv_rows(
     x = kv_math.round_bfloat16(kv_math.rms_norm_512(x, tl.load(weight_ptr + d).to(tl.float32), eps, R), NATIVE)
     position = tl.load(positions_ptr + row, mask=live, other=0)
     x = kv_math.turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R, NATIVE)
-    if E2M1:
-        even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
-        put_pairs(
-            even,
-            odd,
-            slot,
-            live,
-            pages_ptr,
-            page_stride,
-            R,
-            PAGE,
-            ROW_STRIDE,
-            SCALE_STRIDE,
-            SCALE_BASE,
-            NATIVE,
-        )
-    else:
-        put_rows(
-            x,
-            slot,
-            live,
-            pages_ptr,
-            page_stride,
-            R,
-            PAGE,
-            ROW_STRIDE,
-            SCALE_STRIDE,
-            SCALE_BASE,
-            GROUP,
-            PLAIN_ROPE,
-            NATIVE,
-        )
+    put(
+        x,
+        slot,
+        live,
+        pages_ptr,
+        page_stride,
+        R,
+        PAGE,
+        ROW_STRIDE,
+        SCALE_STRIDE,
+        SCALE_BASE,
+        GROUP,
+        E2M1,
+        PLAIN_ROPE,
+        NATIVE,
+    )
 
 
 @triton.jit

@@ -77,6 +77,58 @@ def put_rows(
 
 
 @triton.jit
+def put(
+    x,
+    slot,
+    live,
+    pages_ptr,
+    page_stride,
+    R: tl.constexpr,
+    PAGE: tl.constexpr,
+    ROW_STRIDE: tl.constexpr,
+    SCALE_STRIDE: tl.constexpr,
+    SCALE_BASE: tl.constexpr,
+    GROUP: tl.constexpr,
+    E2M1: tl.constexpr,
+    PLAIN_ROPE: tl.constexpr,
+    NATIVE: tl.constexpr,
+):
+    """Quantise float32 [R, 512] as the layout says and store the rows that live at int64 `slot` [R]."""
+    if E2M1:
+        even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
+        put_pairs(
+            even,
+            odd,
+            slot,
+            live,
+            pages_ptr,
+            page_stride,
+            R,
+            PAGE,
+            ROW_STRIDE,
+            SCALE_STRIDE,
+            SCALE_BASE,
+            NATIVE,
+        )
+    else:
+        put_rows(
+            x,
+            slot,
+            live,
+            pages_ptr,
+            page_stride,
+            R,
+            PAGE,
+            ROW_STRIDE,
+            SCALE_STRIDE,
+            SCALE_BASE,
+            GROUP,
+            PLAIN_ROPE,
+            NATIVE,
+        )
+
+
+@triton.jit
 def _load_pairs(at, live, PAIRED: tl.constexpr):
     """Even and odd values, float32 [R, 256], of rows that begin at pointers `at` [R]; PAIRED: bfloat16 by twos."""
     j = tl.arange(0, 256)[None, :]
@@ -183,12 +235,12 @@ def kv_constants(pool: KVPool) -> dict[str, int | bool]:
         "GROUP": of.group,
         "E2M1": of.code == "e2m1",
         "PLAIN_ROPE": of.plain_rope,
-        "NATIVE": _native(pool.device),
+        "NATIVE": native(pool.device),
     }
 
 
 @cache
-def _native(device: torch.device) -> bool:
+def native(device: torch.device) -> bool:
     """Whether the device is NVIDIA's and converts e4m3 itself."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False

@@ -100,7 +100,7 @@ def _pool(compressor: Compressor, values: Tensor, gates: Tensor) -> Tensor:
     tops = torch.cat([torch.full_like(tops[:1], LEAST), tops])
     less, larger = exp_minus((gates - tops[:-1]).abs()), gates > tops[:-1]
     shrunk, own = torch.where(larger, less, 1.0), torch.where(larger, 1.0, less)
-    weight, total = own[0], values[0] * own[0]
+    weight, total = own[0], 0.0 + values[0] * own[0]
     for j in range(1, window // parts):
         weight, total = weight * shrunk[j] + own[j], total * shrunk[j] + values[j] * own[j]
     scale = exp_minus(tops[-1].amax(0) - tops[-1])

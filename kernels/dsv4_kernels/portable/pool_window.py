@@ -1,0 +1,128 @@
+"""The pooled entry of a window of tokens inside the portable kernels, and the state of open entries.
+
+Bit for bit the arithmetic of `reference.compress`; launches must say `enable_fp_fusion=False`.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from dsv4_kernels.portable.softplus import exp_minus
+
+LEAST = tl.constexpr(-3.4028234663852886e38)
+
+
+@triton.jit
+def _halved(x, PARTS: tl.constexpr, D: tl.constexpr):
+    """[PARTS, D] to [1, D], neighbours first. PARTS is 1 or 8."""
+    if PARTS == 8:
+        x = tl.sum(tl.reshape(x, (4, 2, D)), axis=1)
+        x = tl.sum(tl.reshape(x, (2, 2, D)), axis=1)
+        x = tl.sum(tl.reshape(x, (1, 2, D)), axis=1)
+    return x
+
+
+@triton.jit
+def _token(
+    i,
+    projected_ptr,
+    ring_ptr,
+    ape_ptr,
+    row,
+    first,
+    position,
+    stride_projected,
+    tokens,
+    D: tl.constexpr,
+    RATIO: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_APE: tl.constexpr,
+):
+    """Values and gates [PARTS, D] of the tokens `i` int32 [PARTS, 1] of the window; 0 and -inf before position 0."""
+    CHANNELS: tl.constexpr = WINDOW // RATIO * D
+    d = tl.arange(0, D)[None, :]
+    back = WINDOW - 1 - i
+    exists = position >= back
+    given = row - back >= first
+    held = ring_ptr + (tl.maximum(position - back, 0) % tokens) * (2 * CHANNELS)
+    at = tl.where(given, projected_ptr + (row - back) * stride_projected, held) + d
+    bias_at = ape_ptr + (i % RATIO) * CHANNELS + d
+    if WINDOW > RATIO:
+        # The younger half is of the series for its own entry, the older of that for the next one.
+        own = (i // RATIO) * D
+        at, bias_at = at + own, bias_at + own
+    value = tl.load(at, mask=exists, other=0.0)
+    gate = tl.load(at + CHANNELS, mask=exists, other=0.0)
+    if HAS_APE:
+        gate += tl.load(bias_at, mask=exists, other=0.0)
+    return value, tl.where(exists, gate, float("-inf"))
+
+
+@triton.jit
+def _add(value, gate, top, weight, total):
+    """One more token: the largest gate so far has the weight 1, a larger one scales down what was summed before."""
+    gate = tl.where(gate < float("inf"), gate, float("nan"))
+    larger = gate > top
+    less = tl.where(gate == gate, exp_minus(tl.abs(gate - top)), gate)
+    shrunk, own = tl.where(larger, less, 1.0), tl.where(larger, 1.0, less)
+    return tl.where(larger, gate, top), weight * shrunk + own, total * shrunk + value * own
+
+
+@triton.jit
+def pool_window(
+    projected_ptr,
+    ring_ptr,
+    ape_ptr,
+    row,
+    first,
+    position,
+    stride_projected,
+    tokens,
+    D: tl.constexpr,
+    RATIO: tl.constexpr,
+    WINDOW: tl.constexpr,
+    PARTS: tl.constexpr,
+    HAS_APE: tl.constexpr,
+):
+    """float32 [1, D]: the entry that the row at int32 `position` closes. `ring_ptr` is its request's state of so many
+    `tokens`; rows from `first` on are of its run.
+    """
+    STEPS: tl.constexpr = WINDOW // PARTS
+    i = tl.arange(0, PARTS)[:, None] * STEPS
+    top = tl.full((PARTS, D), LEAST, tl.float32)
+    weight = tl.zeros((PARTS, D), tl.float32)
+    total = tl.zeros((PARTS, D), tl.float32)
+    for step in tl.range(0, STEPS, loop_unroll_factor=2):
+        value, gate = _token(
+            i + step,
+            projected_ptr,
+            ring_ptr,
+            ape_ptr,
+            row,
+            first,
+            position,
+            stride_projected,
+            tokens,
+            D,
+            RATIO,
+            WINDOW,
+            HAS_APE,
+        )
+        top, weight, total = _add(value, gate, top, weight, total)
+    if PARTS > 1:
+        scale = exp_minus(tl.max(top, axis=0)[None, :] - top)
+        weight, total = _halved(weight * scale, PARTS, D), _halved(total * scale, PARTS, D)
+    return tl.div_rn(total, weight)
+
+
+@triton.jit
+def keep_token(projected_ptr, ring_ptr, row, position, kept, stride_projected, tokens, COLUMNS: tl.constexpr):
+    """If `kept`, the values and gates of a row go to the state of its request at `ring_ptr`."""
+    c = tl.arange(0, COLUMNS)
+    # A comparison, because the interpreter cannot spread a single truth value.
+    live = c < tl.where(kept, COLUMNS, 0)
+    token = tl.load(projected_ptr + row * stride_projected + c, mask=live)
+    tl.store(ring_ptr + (position % tokens) * COLUMNS + c, token, mask=live)

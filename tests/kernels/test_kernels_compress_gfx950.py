@@ -1,0 +1,56 @@
+"""The portable compressors compiled for gfx950 and executed on the emulator, waves in three orders."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+
+import compress_cases as cases
+from dsv4_kernels import portable, reference
+from dsv4_kernels.pool import IndexPool, IndexSpec
+from gfx950_emulator import active
+from gfx950_emulator.machine.options import Order
+
+# Ratio: what its model stores it in, tokens, and calls that begin and end inside entries.
+STREAMS: dict[int, tuple[str, int, list[list[cases.Piece]]]] = {
+    1: ("v41_fp4", 7, [[(0, 0, 5)], [(0, 5, 6)], [(0, 6, 7)]]),
+    2: ("v41_fp4", 8, [[(0, 0, 3)], [(0, 3, 4)], [(0, 4, 5)], [(0, 5, 8)]]),
+    4: ("v4", 14, [[(0, 0, 5)], [(0, 5, 6)], [(0, 6, 9)], [(0, 9, 14)]]),
+    128: ("v4", 256, [[(0, 0, 253)], [(0, 253, 255)], [(0, 255, 256)]]),
+}
+
+
+@pytest.mark.parametrize("order", get_args(Order))
+@pytest.mark.parametrize("ratio", STREAMS)
+def test_latents_and_pages_are_those_of_the_reference(ratio: int, order: Order) -> None:
+    """With room for one draft: two rows of a request go to the state in the same launch, more in one of their own."""
+    layout, length, calls = STREAMS[ratio]
+    stream = cases.Stream.of(ratio, [length])
+    pools = [stream.pool(layout), stream.pool(layout)]
+    want = cases.feed(reference, stream, stream.compressor(1), pools[1], calls)
+    compressor = stream.compressor(1)
+    if ratio == 128:
+        # The prompt is the reference's, whose state is the same: to emulate 253 programs takes long.
+        latents = cases.feed(reference, stream, compressor, pools[0], calls[:1])
+        calls = calls[1:]
+    else:
+        latents = {}
+    with active(order) as session:
+        latents |= cases.feed(portable, stream, compressor, pools[0], calls)
+    assert cases.same(latents, want)
+    assert torch.equal(pools[0].pages, pools[1].pages)
+    assert all(launch.kernel.resources.scratch_bytes == 0 for launch in session.launches)
+
+
+@pytest.mark.parametrize("order", get_args(Order))
+def test_index_keys_are_those_of_the_reference(order: Order) -> None:
+    stream = cases.Stream.of(4, [10], dim=128)
+    pools = [IndexPool.allocate(IndexSpec(hadamard=False), 2) for _ in range(2)]
+    calls = STREAMS[4][2][:3]
+    with active(order):
+        cases.feed_keys(portable, stream, stream.compressor(), pools[0], calls)
+    cases.feed_keys(reference, stream, stream.compressor(), pools[1], calls)
+    assert torch.equal(pools[0].payload, pools[1].payload)
+    assert torch.equal(pools[0].scale, pools[1].scale)
