@@ -125,10 +125,12 @@ def pool_configurator(arguments: Any) -> Any:
 def token_pool(arguments: Any, tokens: int) -> Any:
     """SGLang's token pool of the published engine for `tokens` tokens, sized by its own configurator."""
     import torch
-    from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool, select_dsv4_kv_layout
 
     configurator = pool_configurator(arguments)
     sizes = configurator.calculate_pool_sizes_from_max_tokens(tokens, 256)
+    main, compressed = select_dsv4_kv_layout()
     return DeepSeekV4TokenToKVPool(
         max_num_reqs=arguments.max_running_requests,
         swa_size=sizes.swa_max_total_num_tokens,
@@ -149,4 +151,7 @@ def token_pool(arguments: Any, tokens: int) -> Any:
         enable_memory_saver=False,
         compression_ratios=configurator.stage_compress_ratios,
         full_size=tokens,
+        kv_source_layers=list(ModelConfig.from_server_args(arguments).hf_config.kv_source_layer_ids),
+        kv_layout=main,
+        compressed_kv_layout=compressed,
     )

@@ -13,17 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from sglang.kernels.ops.attention.dsv4 import attn_metadata_kernels, compress
 from sglang.srt.layers.attention import deepseek_v4_backend_hip_radix as hip_backend
-from sglang.srt.layers.attention.dsa.dsa_topk_backend import DSATopKBackend
 from sglang.srt.layers.attention.dsv4 import compressor, compressor_v2
-from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-from sglang.srt.model_executor.forward_batch_info import ForwardMode
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from torch import Tensor
 
 import c4_layer
@@ -32,13 +27,13 @@ import compress_plans
 import engine_context
 from dsv4_kernels import aiter_tensors
 from dsv4_kernels.reference.quantize import store
+from request_world import RequestWorld
 
 LAYERS = (0, 2)
 """Layers with a C4 indexer."""
 RATIOS = [4, 128, 4]
-CONTEXT, TOKENS, PAGE = 4096, 24576, 256
-PAGES = 10
-"""Pages of a request: the backend takes an index_topk of 512 or more, so only longer contexts are scored."""
+TOKENS = 24576
+"""The backend takes an index_topk of 512 or more, so requests have pages for contexts of 2,560 tokens."""
 FLAGS = (
     "--enable-deepseek-v4-fp4-indexer",
     "--max-total-tokens",
@@ -76,43 +71,14 @@ def random_keys(*, plan: Any, out: Tensor, **rest: Any) -> Tensor:
     return out
 
 
-class StepWorld:
-    """A model's backend and `lengths[r]` committed tokens of request r, on pages of its own in shuffled order.
-
-    `algorithm` is the engine's speculative one; `draft` makes it the draft model's backend instead of the target's. The
-    pool holds the keys of committed tokens.
-    """
+class StepWorld(RequestWorld):
+    """The world of a model with two C4 layers, whose pool holds the keys of committed tokens."""
 
     def __init__(self, arguments: Any, lengths: list[int], *, algorithm: str = "NONE", draft: bool = False) -> None:
-        from sglang.srt.configs.model_config import ModelConfig
-
-        self.lengths = lengths
-        self.pool = engine_context.token_pool(arguments, TOKENS)
-        self.pool.full_to_swa_index_mapping = torch.arange(TOKENS + PAGE) % self.pool.swa_size
-        self.requests = torch.arange(1, len(lengths) + 1)
-        config = ModelConfig.from_server_args(arguments)
-        generator = torch.Generator().manual_seed(len(lengths))
-        rows = ReqToTokenPool(len(lengths), CONTEXT, "cpu", False)
-        self.pages = (torch.randperm(TOKENS // PAGE, generator=generator) + 1)[: len(lengths) * PAGES].view(-1, PAGES)
-        rows.req_to_token[1:, : PAGES * PAGE] = self.token_slots().int()
-        self.runner = SimpleNamespace(
-            device="cpu",
-            model_config=config,
-            page_size=PAGE,
-            req_to_token_pool=rows,
-            token_to_kv_pool=self.pool,
-            hisparse_coordinator=None,
-            spec_algorithm=SpeculativeAlgorithm.from_string(algorithm),
-            is_draft_worker=draft,
-            model=torch.nn.Module(),
-        )
-        self.indexers = {n: c4_layer.c4_indexer(config.hf_config, n, generator) for n in LAYERS}
+        super().__init__(arguments, lengths, TOKENS, algorithm=algorithm, draft=draft)
+        self.indexers = {n: c4_layer.c4_indexer(self.model.hf_config, n, self.generator) for n in LAYERS}
         for request, length in enumerate(lengths):
-            self._store(request, length // 4, generator)
-
-    def token_slots(self) -> Tensor:
-        """int64 [R, 2560]: where each token of a request lies in the pool."""
-        return (self.pages[:, :, None] * PAGE + torch.arange(PAGE)).flatten(1)
+            self._store(request, length // 4, self.generator)
 
     def key_slots(self, request: int, keys: int) -> Tensor:
         return (self.pages[request, :, None] * 64 + torch.arange(64)).flatten()[:keys]
@@ -122,38 +88,6 @@ class StepWorld:
             tensors = self.pool.get_index_k_fp4_payload_buffer(layer), self.pool.get_index_k_fp4_scale_buffer(layer)
             rows = torch.randn(128, keys, generator=generator)
             store(aiter_tensors.index_pool(*tensors, 64), rows, self.key_slots(request, keys))
-
-    def backend(self) -> Any:
-        """A new backend of the model runner, which takes its top-k from torch."""
-        made = hip_backend.DeepseekV4HipRadixBackend(self.runner)
-        made.dsa_topk_backend = DSATopKBackend.TORCH
-        return made
-
-    def batch(self, mode: ForwardMode, rows: int, lengths: list[int] | None = None, **more: Any) -> Any:
-        """The forward batch of `rows` new tokens for each request; at decode its length counts the new token already,
-        at verify it does not.
-        """
-        lengths = self.lengths if lengths is None else lengths
-        first = torch.tensor(lengths) - (1 if mode.is_decode() else 0)
-        positions = (first[:, None] + torch.arange(rows)).flatten()
-        requests = self.requests[: len(lengths)]
-        slots = self.token_slots()[: len(lengths)].gather(1, positions.view(-1, rows)).flatten()
-        fields = {
-            "forward_mode": mode,
-            "batch_size": len(lengths),
-            "req_pool_indices": requests,
-            "seq_lens": torch.tensor(lengths),
-            "seq_lens_cpu": torch.tensor(lengths),
-            "seq_lens_sum": sum(lengths),
-            "out_cache_loc": slots,
-            "positions": positions,
-            "spec_info": None,
-            "extend_seq_lens": None,
-            "extend_seq_lens_cpu": None,
-            "encoder_swa_replay": False,
-            "attn_cp_metadata": None,
-        }
-        return SimpleNamespace(**(fields | more))
 
     def forward(self, backend: Any, batch: Any) -> dict[int, Tensor]:
         """Page indices of each C4 layer for every row of the step, whose metadata the backend has."""

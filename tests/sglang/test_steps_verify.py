@@ -16,7 +16,8 @@ from torch import Tensor
 
 import step_world
 from launch_counts import LaunchCounts
-from step_world import LAYERS, PAGE, StepWorld
+from request_world import PAGE
+from step_world import LAYERS, StepWorld
 
 DRAFTS = 4
 LENGTHS = [2400, 300, 2301, 2302]

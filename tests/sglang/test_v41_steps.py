@@ -1,0 +1,59 @@
+"""Whole steps of V4.1's low-ratio path by SGLang's unmodified HIP backend, over our kernels: metadata, workspaces,
+compression of the step's tokens, candidate blocks and consumers; each selection against float64 scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+import v41_oracle
+import v41_world
+from launch_counts import LaunchCounts
+from v41_world import V41World
+
+LENGTHS = [1278, 1151, 1203, 300]
+"""Committed tokens. The first request's drafts cross into its sixth page; the last has fewer entries than are taken."""
+
+
+@pytest.fixture
+def page8(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def world(
+    backend: str, page8: bool, drafts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[V41World]:
+    v41_world.install(monkeypatch)
+    monkeypatch.setenv("SGLANG_DSV4_KV_LAYOUT", "v41")
+    monkeypatch.setenv("SGLANG_HIP_DSV41_INDEX_K_PAGE8", str(int(page8)))
+    with v41_world.world_of(tmp_path, LENGTHS, drafts) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("drafts", "page8"), [(4, False), (6, True), (7, False)], indirect=["page8"])
+def test_verify_rows(world: V41World, drafts: int, page8: bool, backend: str, scored: LaunchCounts) -> None:
+    made, batch = world.backend(), world.verify(drafts)
+    made.init_forward_metadata(batch)
+    v41_oracle.check(world, batch, world.forward(made, batch))
+    # A request's rows share each key they load; a consumer's rows have candidates of their own in a pool of page 8.
+    assert scored.made() == ({("verify", backend): 2, ("decode", backend): 1} if page8 else {("verify", backend): 3})
+
+
+@pytest.mark.parametrize(("drafts", "page8"), [(6, False), (6, True)], indirect=["page8"])
+def test_decode_rows(world: V41World, page8: bool, backend: str, scored: LaunchCounts) -> None:
+    made, batch = world.backend(), world.batch(ForwardMode.DECODE, 1)
+    made.init_forward_metadata(batch)
+    v41_oracle.check(world, batch, world.forward(made, batch))
+    assert scored.made() == {("decode", backend): 3}
+
+
+@pytest.mark.parametrize(("drafts", "page8"), [(6, True)], indirect=["page8"])
+def test_extend_rows_behind_a_prefix(world: V41World, backend: str) -> None:
+    made = world.backend()
+    batch = world.extend(range(2), [n - 3 for n in LENGTHS[:2]])
+    made.init_forward_metadata(batch)
+    v41_oracle.check(world, batch, world.forward(made, batch))
