@@ -31,6 +31,21 @@ def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_v41_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the random tiny V4.1 of seed 0."""
+    directory = tmp_path_factory.mktemp("tiny-v41")
+    write_tiny_model(directory, seed=0, family="v41")
+    return directory
+
+
+@pytest.fixture(params=["v4", "v41"])
+def each_tiny_dir(request: pytest.FixtureRequest) -> Path:
+    """Either generation's tiny model, one after the other."""
+    directory: Path = request.getfixturevalue("tiny_dir" if request.param == "v4" else "tiny_v41_dir")
+    return directory
+
+
+@pytest.fixture(scope="session")
 def oracle(tiny_dir: Path) -> Callable[[list[int]], torch.Tensor]:
     """transformers' float32 DeepSeek-V4 on the same weights: token ids to the logits of every position.
 

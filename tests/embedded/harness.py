@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from dsv4_serve.engines.embedded.batch import DecodeRow, PromptChunk, make_batch
+from dsv4_serve.engines.embedded.causal_model import CausalModel
 from dsv4_serve.engines.embedded.config import PAGE_TOKENS, load_model_config
+from dsv4_serve.engines.embedded.families import load_config
 from dsv4_serve.engines.embedded.model import Model
 from dsv4_serve.engines.embedded.options import EngineOptions
 from dsv4_serve.engines.embedded.v4_pools import V4Pools
-from dsv4_serve.engines.embedded.weights import load_weights
+from dsv4_serve.engines.embedded.weights import load_tensors, load_weights
 
 CONTEXT = 4096
 SAFE_MARGIN = 1e-5
@@ -38,10 +40,22 @@ def build_model(directory: Path, ablate_index: bool = False, **options: Any) -> 
     return Model(load_weights(directory, config), config, chosen, pools, CONTEXT, ablate_index)
 
 
+def build_any(directory: Path, **options: Any) -> CausalModel:
+    """As `build_model`, of whichever generation the directory holds."""
+    family, config = load_config(directory)
+    chosen = EngineOptions(
+        model_path=directory,
+        served_model_name="tiny",
+        **{"max_total_tokens": 16384, "max_running_requests": 8, **options},
+    )
+    weights = load_tensors(directory, family.tensor_shapes(config), lambda name: True, "cpu")
+    return family.build(weights, config, family.formats.settle(chosen), CONTEXT)
+
+
 class Run:
     """One sequence's place in a model."""
 
-    def __init__(self, model: Model, token_ids: Sequence[int]) -> None:
+    def __init__(self, model: CausalModel, token_ids: Sequence[int]) -> None:
         self.model, self.token_ids = model, list(token_ids)
         self.slot = self._take(model.pools.slots.take())
         self.pages = [self._take(model.pools.pages.take()) for _ in range(-(-len(token_ids) // PAGE_TOKENS))]
@@ -53,11 +67,11 @@ class Run:
 
     def chunk(self, start: int, stop: int) -> PromptChunk:
         """Tokens start to stop as a prompt chunk."""
-        return PromptChunk(self.token_ids[start:stop], start, self.slot, self.pages)
+        return PromptChunk(self.token_ids[start:stop], start, self.slot, self.pages, self.token_ids[:start])
 
     def row(self, position: int) -> DecodeRow:
         """One token as a decode row."""
-        return DecodeRow(self.token_ids[position], position, self.slot, self.pages)
+        return DecodeRow(self.token_ids[position], position, self.slot, self.pages, self.token_ids[:position])
 
     def prefill(self, chunk: int, stop: int | None = None, start: int = 0) -> torch.Tensor:
         """Logits of positions start to stop, computed in chunks that end at multiples of `chunk` and of the page."""

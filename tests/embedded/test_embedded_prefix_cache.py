@@ -42,17 +42,17 @@ def test_cold_warm_and_evicted_are_bit_identical(tiny_dir: Path, indexer_dtype: 
     run(scenario())
 
 
-def test_a_conversation_continues_from_generated_pages(tiny_dir: Path) -> None:
+def test_a_conversation_continues_from_generated_pages(each_tiny_dir: Path) -> None:
     """Pages that were filled while decoding serve the next turn, with the tokens of a cold run."""
 
     async def scenario() -> None:
         first = prompt(400, seed=3)
         longer = SamplingParams(max_tokens=140, temperature=0.0)
-        async with running_engine(tiny_dir) as engine:
+        async with running_engine(each_tiny_dir) as engine:
             turn = tokens(await complete(engine, first, longer))
             follow_up = first + turn + prompt(50, seed=4)
             warm = await complete(engine, follow_up)
-        async with running_engine(tiny_dir) as engine:
+        async with running_engine(each_tiny_dir) as engine:
             cold = await complete(engine, follow_up)
         assert [warm[0].cached_tokens, cold[0].cached_tokens] == [512, 0]
         assert tokens(warm) == tokens(cold)
@@ -60,15 +60,15 @@ def test_a_conversation_continues_from_generated_pages(tiny_dir: Path) -> None:
     run(scenario())
 
 
-def test_shared_prefix_of_concurrent_requests(tiny_dir: Path) -> None:
+def test_shared_prefix_of_concurrent_requests(each_tiny_dir: Path) -> None:
     async def scenario() -> None:
         prefix = prompt(600, seed=8)
         asks = [prefix + prompt(30, seed=s) for s in range(4)]
-        async with running_engine(tiny_dir) as engine:
+        async with running_engine(each_tiny_dir) as engine:
             alone = [tokens(await complete(engine, ask)) for ask in asks]
             cached = await complete(engine, asks[3])
             assert cached[0].cached_tokens == 512
-        async with running_engine(tiny_dir) as engine:
+        async with running_engine(each_tiny_dir) as engine:
             together = await asyncio.gather(*(complete(engine, ask) for ask in asks))
             assert [tokens(t) for t in together] == alone
 
@@ -103,9 +103,9 @@ def test_without_prefix_cache_nothing_is_kept(tiny_dir: Path) -> None:
     run(scenario())
 
 
-def test_few_tails_make_hits_shorter_not_wrong(tiny_dir: Path) -> None:
+def test_few_tails_make_hits_shorter_not_wrong(each_tiny_dir: Path) -> None:
     async def scenario() -> None:
-        async with running_engine(tiny_dir, cached_tails=2) as engine:
+        async with running_engine(each_tiny_dir, cached_tails=2) as engine:
             ask = prompt(1600, seed=6)
             cold = await complete(engine, ask, GREEDY)
             warm = await complete(engine, ask, GREEDY)

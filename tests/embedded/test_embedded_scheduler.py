@@ -14,15 +14,15 @@ from embedded.engine_harness import GREEDY, complete, run, running_engine, token
 from embedded.harness import prompt
 
 
-def test_retracted_requests_finish_with_the_tokens_they_would_have_had(tiny_dir: Path) -> None:
+def test_retracted_requests_finish_with_the_tokens_they_would_have_had(each_tiny_dir: Path) -> None:
     """Four requests grow into eight pages and get five: some are sent back to the queue while they decode."""
 
     async def scenario() -> None:
         asks = [prompt(250, seed=s) for s in range(4)]
         params = [SamplingParams(max_tokens=16, temperature=0.8, seed=s) for s in range(4)]
-        async with running_engine(tiny_dir) as engine:
+        async with running_engine(each_tiny_dir) as engine:
             alone = [tokens(await complete(engine, a, p)) for a, p in zip(asks, params, strict=True)]
-        async with running_engine(tiny_dir, max_total_tokens=1280) as engine:
+        async with running_engine(each_tiny_dir, max_total_tokens=1280) as engine:
             together = await asyncio.gather(*(complete(engine, a, p) for a, p in zip(asks, params, strict=True)))
             text = engine.metrics_text()
         assert [tokens(t) for t in together] == alone
@@ -32,10 +32,10 @@ def test_retracted_requests_finish_with_the_tokens_they_would_have_had(tiny_dir:
     run(scenario())
 
 
-def test_seeds_make_tokens_independent_of_neighbours(tiny_dir: Path) -> None:
+def test_seeds_make_tokens_independent_of_neighbours(each_tiny_dir: Path) -> None:
     async def scenario() -> None:
         params = SamplingParams(max_tokens=12, temperature=1.0, top_p=0.9, top_k=50, seed=7)
-        async with running_engine(tiny_dir, prefix_cache=False) as engine:
+        async with running_engine(each_tiny_dir, prefix_cache=False) as engine:
             alone = tokens(await complete(engine, prompt(90), params))
             crowd = [complete(engine, prompt(40 + 7 * s, seed=s), SamplingParams(max_tokens=20)) for s in range(6)]
             in_crowd, *_ = await asyncio.gather(complete(engine, prompt(90), params), *crowd)
@@ -120,10 +120,10 @@ def test_full_queue_is_refused_and_nothing_queued_is_lost(tiny_dir: Path) -> Non
     [(4000, 97, "the context is 4096 tokens"), (900, 200, "the cache holds 1024 tokens")],
 )
 def test_what_can_never_run_is_refused_with_its_numbers(
-    tiny_dir: Path, prompt_tokens: int, max_tokens: int, says: str
+    each_tiny_dir: Path, prompt_tokens: int, max_tokens: int, says: str
 ) -> None:
     async def scenario() -> None:
-        async with running_engine(tiny_dir, max_total_tokens=1024) as engine:
+        async with running_engine(each_tiny_dir, max_total_tokens=1024) as engine:
             with pytest.raises(PromptTooLong, match=says) as error:
                 await complete(engine, prompt(prompt_tokens), SamplingParams(max_tokens=max_tokens))
             assert f"the prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}" in str(error.value)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dsv4_serve.engines.embedded.geometry import MAX_DRAFT_TOKENS
 from dsv4_serve.engines.embedded.options import EngineOptions, OptionError
 from dsv4_serve.engines.embedded.request import SamplingParams
 from embedded.engine_harness import complete, run, running_engine, tokens
-from embedded.harness import Run, build_model, prompt
+from embedded.harness import Run, build_any, prompt
 from embedded.tier_harness import exactly, sample
 
 FULL = MAX_DRAFT_TOKENS + 1
@@ -84,13 +85,13 @@ async def plain(directory: Path, ask: list[int], params: SamplingParams = PARAMS
 
 
 @pytest.mark.parametrize("length", [60, 250])
-def test_a_right_draft_is_taken_whole(tiny_dir: Path, length: int) -> None:
+def test_a_right_draft_is_taken_whole(each_tiny_dir: Path, length: int) -> None:
     """With 250 tokens of prompt the first verified rows lie on both sides of a page's end."""
 
     async def scenario() -> None:
         ask = prompt(length, seed=1)
-        cold = await plain(tiny_dir, ask)
-        async with drafting_engine(tiny_dir, oracle([ask + tokens(cold)])) as engine:
+        cold = await plain(each_tiny_dir, ask)
+        async with drafting_engine(each_tiny_dir, oracle([ask + tokens(cold)])) as engine:
             found = await complete(engine, ask, PARAMS)
             assert exactly(found) == exactly(cold)
             # One token comes from the prompt's last row, the other 32 in four steps of eight.
@@ -117,13 +118,15 @@ def test_a_draft_is_cut_where_it_goes_wrong(tiny_dir: Path, wrong_at: int) -> No
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_whatever_is_drafted_tokens_and_logits_are_those_of_one_at_a_time(tiny_dir: Path, temperature: float) -> None:
+def test_whatever_is_drafted_tokens_and_logits_are_those_of_one_at_a_time(
+    each_tiny_dir: Path, temperature: float
+) -> None:
     """Six requests at once, long enough for the index to choose, over page ends; half of the drafts are right."""
 
     async def scenario() -> None:
         asks = [prompt(length, seed=length) for length in (30, 250, 380, 505, 509, 700)]
         params = [SamplingParams(24, temperature, top_p=0.95, seed=n, logprobs=3) for n in range(len(asks))]
-        async with running_engine(tiny_dir) as engine:
+        async with running_engine(each_tiny_dir) as engine:
             cold = await asyncio.gather(*(complete(engine, a, p) for a, p in zip(asks, params, strict=True)))
         right, wrong = oracle([a + tokens(c) for a, c in zip(asks, cold, strict=True)]), dice_draft(3)
         dice = random.Random(4)
@@ -132,7 +135,7 @@ def test_whatever_is_drafted_tokens_and_logits_are_those_of_one_at_a_time(tiny_d
             chosen = right if dice.random() < 0.5 else wrong
             return chosen.propose([DraftSequence(1, so_far, room)])[0]
 
-        async with drafting_engine(tiny_dir, Scripted(mixed)) as engine:
+        async with drafting_engine(each_tiny_dir, Scripted(mixed)) as engine:
             found = await asyncio.gather(*(complete(engine, a, p) for a, p in zip(asks, params, strict=True)))
             assert sample(engine, "dsv4_accepted_tokens_total") > 0
             launches = sample(engine, "dsv4_indexer_launches_total", op="rowgroup_logits", phase="verify")
@@ -143,12 +146,12 @@ def test_whatever_is_drafted_tokens_and_logits_are_those_of_one_at_a_time(tiny_d
 
 
 @pytest.mark.parametrize("length", [505, 761])
-def test_pages_and_tails_are_those_of_one_at_a_time(tiny_dir: Path, length: int) -> None:
+def test_pages_and_tails_are_those_of_one_at_a_time(each_tiny_dir: Path, length: int) -> None:
     """Every byte that a later request may read, after rejected drafts on both sides of a page's end."""
     ask, params = prompt(length, seed=5), SamplingParams(max_tokens=24, temperature=0.0)
 
     async def pages(draft: DraftSource | None) -> list[dict[str, torch.Tensor]]:
-        async with drafting_engine(tiny_dir, draft) as engine:
+        async with drafting_engine(each_tiny_dir, draft) as engine:
             text = ask + tokens(await complete(engine, ask, params))
             if draft is not None:
                 assert sample(engine, "dsv4_drafted_tokens_total") > 24
@@ -163,10 +166,10 @@ def test_pages_and_tails_are_those_of_one_at_a_time(tiny_dir: Path, length: int)
 
 
 @pytest.mark.parametrize("start", [5, 250, 380, 507])
-def test_rejected_rows_leave_no_trace_in_the_next_logits(tiny_dir: Path, start: int) -> None:
+def test_rejected_rows_leave_no_trace_in_the_next_logits(each_tiny_dir: Path, start: int) -> None:
     """At the model: blocks of eight rows, all but a few of them wrong, then go on from the last right one."""
     text = prompt(start + 24, seed=7)
-    model = build_model(tiny_dir)
+    model = build_any(each_tiny_dir)
     plain_run, drafted = Run(model, text), Run(model, text)
     for each in (plain_run, drafted):
         each.prefill(256, stop=start)
@@ -177,7 +180,7 @@ def test_rejected_rows_leave_no_trace_in_the_next_logits(tiny_dir: Path, start: 
         rows = [drafted.row(min(at + n, len(text) - 1)) for n in range(FULL)]
         count = min(kept, len(text) - at)
         block = [
-            type(row)(row.token_id if n < count else 18 + n, at + n, row.slot, row.pages)
+            replace(row, token_id=row.token_id if n < count else 18 + n, position=at + n)
             for n, row in enumerate(rows)
             if (at + n) // 256 < len(row.pages)
         ]
@@ -203,13 +206,13 @@ def test_an_end_inside_a_draft_ends_the_request(tiny_dir: Path) -> None:
     run(scenario())
 
 
-def test_retracted_requests_keep_their_tokens_with_drafts(tiny_dir: Path) -> None:
+def test_retracted_requests_keep_their_tokens_with_drafts(each_tiny_dir: Path) -> None:
     async def scenario() -> None:
         asks = [prompt(250, seed=s) for s in range(4)]
         params = [SamplingParams(max_tokens=16, temperature=0.8, seed=s) for s in range(4)]
-        async with running_engine(tiny_dir) as engine:
+        async with running_engine(each_tiny_dir) as engine:
             alone = [tokens(await complete(engine, a, p)) for a, p in zip(asks, params, strict=True)]
-        async with drafting_engine(tiny_dir, dice_draft(9), max_total_tokens=1280) as engine:
+        async with drafting_engine(each_tiny_dir, dice_draft(9), max_total_tokens=1280) as engine:
             together = await asyncio.gather(*(complete(engine, a, p) for a, p in zip(asks, params, strict=True)))
             assert sample(engine, "dsv4_retracted_requests_total") >= 1
         assert [tokens(t) for t in together] == alone
@@ -255,18 +258,18 @@ def test_prompt_lookup_takes_what_followed_last_time() -> None:
     assert draft([256, 0, 5, 1, 0]) == []
 
 
-def test_the_option_looks_up_and_says_so(tiny_dir: Path) -> None:
+def test_the_option_looks_up_and_says_so(each_tiny_dir: Path) -> None:
     async def scenario() -> None:
         cycle = prompt(40, seed=11)
         # Random weights repeat nothing of themselves: the answer is forced to go on as the prompt did.
         params = SamplingParams(max_tokens=33, temperature=0.0, logprobs=4, script=tuple(cycle[:33]))
-        cold = await plain(tiny_dir, cycle * 2, params)
-        async with running_engine(tiny_dir, speculative="ngram", draft_tokens=3) as engine:
+        cold = await plain(each_tiny_dir, cycle * 2, params)
+        async with running_engine(each_tiny_dir, speculative="ngram", draft_tokens=3) as engine:
             assert exactly(await complete(engine, cycle * 2, params)) == exactly(cold)
             assert lengths(engine)[:5] == [0, 0, 0, 8, 0]
             assert (engine.server_info()["speculative"], engine.server_info()["draft_tokens"]) == ("ngram", 3)
             assert lengths(engine)[4:] == [0] * (FULL - 4)
-        async with running_engine(tiny_dir) as engine:
+        async with running_engine(each_tiny_dir) as engine:
             assert "dsv4_acceptance_length" not in engine.metrics_text()
             assert (engine.server_info()["speculative"], engine.server_info()["draft_tokens"]) == ("off", 0)
 

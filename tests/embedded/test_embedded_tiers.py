@@ -12,6 +12,7 @@ import torch
 from dsv4_serve.engines.embedded.options import EngineOptions, OptionError
 from dsv4_serve.engines.embedded.prefix_key import ROOT, prefix_key
 from dsv4_serve.engines.embedded.request import EngineError, SamplingParams
+from dsv4_serve.engines.embedded.v4_pools import V4Pools
 from embedded.engine_harness import GREEDY, LogitsTap, complete, run, running_engine, tokens
 from embedded.harness import prompt
 from embedded.tier_harness import EXACT, GROUP, cached_by_tier, exactly, flood, sample
@@ -21,13 +22,13 @@ SMALL = {"max_total_tokens": 1024, "hicache": True}
 
 
 @pytest.mark.parametrize("policy", ["write_through", "write_back"])
-def test_cold_device_host_and_disk_are_bit_identical(tiny_dir: Path, tmp_path: Path, policy: Any) -> None:
+def test_cold_device_host_and_disk_are_bit_identical(each_tiny_dir: Path, tmp_path: Path, policy: Any) -> None:
     """The disk is read by a new engine over new pools, as after a restart."""
     ask = prompt(780, seed=11)
     options: dict[str, Any] = {**SMALL, "disk_dir": tmp_path / "disk", "write_policy": policy}
 
     async def first() -> list[tuple[list[int], torch.Tensor]]:
-        async with running_engine(tiny_dir, **options) as engine:
+        async with running_engine(each_tiny_dir, **options) as engine:
             tap, runs = LogitsTap(engine), []
             for before in (None, None, flood(0, 1000)):
                 if before is not None:
@@ -39,7 +40,7 @@ def test_cold_device_host_and_disk_are_bit_identical(tiny_dir: Path, tmp_path: P
             return runs
 
     async def second() -> tuple[list[int], torch.Tensor]:
-        async with running_engine(tiny_dir, **options) as engine:
+        async with running_engine(each_tiny_dir, **options) as engine:
             tap = LogitsTap(engine)
             outputs = await complete(engine, ask)
             assert cached_by_tier(engine) == {"gpu": 0, "host": 0, "disk": 768}
@@ -73,11 +74,11 @@ def test_every_format_comes_back_whole(tiny_dir: Path, tmp_path: Path, indexer_d
     run(scenario())
 
 
-def test_hits_by_tier_and_by_length_are_exact(tiny_dir: Path, tmp_path: Path) -> None:
+def test_hits_by_tier_and_by_length_are_exact(each_tiny_dir: Path, tmp_path: Path) -> None:
     """Disjoint prompts count zero everywhere; a repeated one exactly its pages, in the tier where they were."""
 
     async def scenario() -> None:
-        async with running_engine(tiny_dir, **SMALL, disk_dir=tmp_path) as engine:
+        async with running_engine(each_tiny_dir, **SMALL, disk_dir=tmp_path) as engine:
             one = SamplingParams(max_tokens=1)
             await complete(engine, prompt(700, seed=1), one)
             await complete(engine, prompt(600, seed=2), one)
@@ -170,7 +171,9 @@ def test_a_page_with_a_nan_is_not_kept_in_any_tier(tiny_dir: Path, tmp_path: Pat
             def spoiled(batch: Any) -> torch.Tensor:
                 logits = forward(batch)
                 page = batch.segments[0].pages[:1]
-                for pages in engine.model.pools.entries.values():
+                pools = engine.model.pools
+                assert isinstance(pools, V4Pools)
+                for pages in pools.entries.values():
                     pages.write(page * pages.rows_per_page, torch.full((1, 512), torch.nan))
                 return logits * float("nan")
 
