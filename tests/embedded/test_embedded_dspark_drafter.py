@@ -55,7 +55,7 @@ def test_a_block_is_that_of_the_published_description(directory: Path) -> None:
     anchors = []
     for slot, ((first, count), rows) in enumerate(zip(texts, hidden, strict=True), 1):
         drafter.reset(slot)
-        for piece in torch.arange(count).split(100):
+        for piece in torch.split(torch.arange(count), 100):
             drafter.follow(rows[piece], torch.full_like(piece, slot), first + piece)
         anchors.append(Anchor(30 + slot, first + count, slot, first))
     block = make_block(anchors, drafter.config.block, drafter.config.noise_token)

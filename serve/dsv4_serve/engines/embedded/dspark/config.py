@@ -89,7 +89,7 @@ def _stage(config: CommonConfig, stages: int, sizes: dict[str, int]) -> ModelCon
     """The configuration of a model of so many layers with a window only. Raises ConfigError for sizes that fit not."""
     shape: dict[str, Any] = {"num_hidden_layers": stages, "compress_ratios": (0,) * stages, **sizes}
     if isinstance(config, V41Config):
-        sources = {"kv_source_layer_ids": (), "index_source_layer_ids": (), "candidate_source_layer_id": -1}
-        return replace(config, **shape, **sources, engram_layer_ids=(), engram_num_embeddings=())
+        shape |= {"kv_source_layer_ids": (), "index_source_layer_ids": (), "candidate_source_layer_id": -1}
+        return replace(config, **shape, engram_layer_ids=(), engram_num_embeddings=())
     assert isinstance(config, ModelConfig)
     return replace(config, **shape, num_hash_layers=0)
