@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import deepseek_recipe
 import pytest
@@ -12,10 +13,12 @@ from tools.training.corpus import Corpus
 from tools.training.data import batches, probes_of
 from tools.training.row import Kind, Row
 from tools.training.schedule import SCHEDULES, Mix, Schedule, Stage
+from tools.training.turns import SYSTEMS, ChatForm, close_request, open_chat
 
 from dsv4_serve.engines.embedded.tokenizer import SPECIAL_TOKENS, build_byte_tokenizer
 
-TEXT = Corpus(b"The quick brown fox jumps over the lazy dog. " * 60, b"held out", b"Think hard.\n\n")
+PROSE = b"The quick brown fox jumps over the lazy dog. " * 60
+TEXT = Corpus(PROSE, b"held out", ChatForm("DeepSeek-V4", ("Think hard.\n\n",), False, 0.1))
 MIX = Mix(stream=0.25, lookup=0.25, chats=0.25, prose=0.25)
 
 
@@ -75,26 +78,45 @@ def test_few_letters_make_keys_alike_and_too_few_are_refused() -> None:
         records.records(random.Random(0), 30, "abc")
 
 
-def test_the_prompt_is_what_deepseek_recipe_renders() -> None:
-    tokenizer = build_byte_tokenizer()
-    encoding = deepseek_recipe.DeepseekV4Encoding().with_tokenizer(
-        deepseek_recipe.Tokenizer.from_str(tokenizer.to_str())
-    )
+class Always(random.Random):
+    """Draws that are always taken, and the first of any choice."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("family", ["v4", "v41"])
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_chat_is_what_deepseek_recipe_renders(family: Literal["v4", "v41"], thinking: bool) -> None:
+    form = corpus.chat_form(family)
+    row = Row(1 << 20)
+    open_chat(row, Always(), form, thinking)
+    row.add("héllo", Kind.IGNORED)
+    close_request(row, thinking)
+    system = next(text for text in SYSTEMS if text in tokens.decode(row.ids))
+    version = "DeepSeek-V4-Pro" if family == "v4" else "DeepSeek-V4.1-Flash"
     body = {
-        "model": "DeepSeek-V4-Pro",
-        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "héllo"}],
-        "thinking": {"type": "disabled"},
-    }
+        "model": version,
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": "héllo"}],
+        "thinking": {"type": "enabled" if thinking else "disabled"},
+    } | ({"reasoning_effort": "low"} if family == "v41" and thinking else {})
+    kind = deepseek_recipe.DeepseekV4Encoding if family == "v4" else deepseek_recipe.DeepseekV41Encoding
+    tokenizer = build_byte_tokenizer()
+    encoding = kind().with_tokenizer(deepseek_recipe.Tokenizer.from_str(tokenizer.to_str()))
     request = deepseek_recipe.ChatCompletionRequest(body).convert(deepseek_recipe.ConversionOptions())
-    assert list(encoding.encode(request.conversation)) == tokens.prompt("héllo", system="Be brief.")
+    rendered = list(encoding.encode(request.conversation))
+    # Where thinking was asked for, the row already ends with what the model is to say: the end of the thought.
+    assert row.ids == [*rendered, *([tokens.THINK_END] if thinking else [])]
+    if family == "v4" and not thinking:
+        assert rendered == tokens.prompt("héllo", system=system)
     assert len(SPECIAL_TOKENS) == tokens.FIRST_BYTE
     assert tokenizer.decode(tokens.encode("héllo")) == tokens.decode(tokens.encode("héllo")) == "héllo"
 
 
-def test_the_thinking_prefix_is_rendered_text() -> None:
-    prefix = corpus.thinking_prefix()
-    assert len(prefix) > 100
-    assert "<special" not in prefix
+def test_thinking_is_asked_for_only_where_its_text_leaves_room() -> None:
+    form = ChatForm("DeepSeek-V4", ("x" * 100,), False, 0.1)
+    assert form.thinks(Always(), 400)
+    assert not form.thinks(Always(), 399)
 
 
 def test_the_corpus_splits_by_file_and_survives_a_file_it_cannot_parse(
@@ -154,7 +176,15 @@ def test_schedules_are_refused_when_stages_overlap_and_the_rate_falls_to_nearly_
     full = SCHEDULES["full"]
     assert full.rate(0.3) == 1.0
     assert full.rate(1.0) == pytest.approx(0.02)
-    assert [full.at(fraction) for fraction in (0.0, 0.2, 0.999)] == [0, 1, 5]
+    assert [full.is_over(0, fraction, accuracy=1.0) for fraction in (0.0, 0.119, 0.12)] == [False, False, True]
+    assert not full.is_over(5, 1.0, accuracy=1.0)
+
+
+def test_a_stage_ends_early_once_enough_digits_are_right() -> None:
+    schedule = Schedule((Stage(0.5, 256, 4, MIX, enough=0.9, window=16), Stage(1.0, 256, 4, MIX, topk=8)))
+    assert [schedule.is_over(0, 0.1, accuracy) for accuracy in (0.0, 0.89, 0.9)] == [False, False, True]
+    assert schedule.is_over(0, 0.5, accuracy=0.0)
+    assert (schedule.stages[0].mode.window, schedule.stages[1].mode.topk) == (16, 8)
 
 
 def test_the_ngram_yardstick_knows_a_repeated_text_and_not_another() -> None:

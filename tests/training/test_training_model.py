@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from tools.training import checkpoint, export
-from tools.training.attention import IndexMode, choose, visible_entries
+from tools.training.attention import choose
 from tools.training.checkpoint import Progress
 from tools.training.corpus import Corpus
 from tools.training.data import Batch, batches
@@ -14,7 +14,9 @@ from tools.training.losses import index_divergence, token_losses, total_loss
 from tools.training.model import TinyV4
 from tools.training.row import Kind
 from tools.training.schedule import SCHEDULES, Mix, Schedule, Stage
+from tools.training.selection import IndexInputs, IndexMode, visible_entries
 from tools.training.train import Settings, Trainer
+from tools.training.turns import ChatForm
 
 from dsv4_kernels import formats
 from dsv4_serve.engines.embedded.config import load_model_config
@@ -22,7 +24,11 @@ from dsv4_serve.engines.embedded.weights import tensor_shapes
 
 MODEL_DIR = Path(__file__).parents[2] / "configs" / "models" / "tiny-v4"
 CONFIG = load_model_config(MODEL_DIR)
-TEXT = Corpus(b"The quick brown fox jumps over the lazy dog. " * 60, b"held out", b"Think.\n")
+TEXT = Corpus(
+    b"The quick brown fox jumps over the lazy dog. " * 60,
+    b"held out",
+    ChatForm("DeepSeek-V4", ("Think.\n",), False, 0.1),
+)
 MIX = Mix(stream=0.4, lookup=0.4, chats=0.1, prose=0.1)
 
 
@@ -50,7 +56,7 @@ def test_an_export_holds_the_engine_s_tensors_and_equals_transformers(model: Tin
 
 
 def test_a_stored_tensor_has_its_serving_dtype(model: TinyV4) -> None:
-    dtypes = {name: checkpoint.stored_dtype(name, tensor) for name, tensor in model.state_dict().items()}
+    dtypes = {name: checkpoint.stored_dtype(model, name, tensor) for name, tensor in model.state_dict().items()}
     assert dtypes["layers.1.attn.wq_b.weight"] == torch.bfloat16
     for name in ("norm.weight", "layers.1.attn.compressor.ape", "layers.0.hc_attn_fn", "layers.2.attn.attn_sink"):
         assert dtypes[name] == torch.float32
@@ -99,13 +105,13 @@ def test_losses_are_means_by_kind() -> None:
 
 
 def test_on_equal_scores_the_lowest_entry_wins_and_ablations_see_what_they_should() -> None:
-    queries, keys, weights = torch.zeros(1, 64, 2, 8), torch.zeros(1, 16, 8), torch.ones(1, 64, 2)
+    inputs = IndexInputs(torch.zeros(1, 64, 2, 8), torch.zeros(1, 16, 8), torch.ones(1, 64, 2))
     visible = visible_entries(64, 16, 4, torch.device("cpu"))[None]
-    chosen = choose((queries, keys, weights), visible, IndexMode(topk=3))
+    chosen = choose(inputs, visible, IndexMode(topk=3))
     assert chosen[0, 63].nonzero().flatten().tolist() == [0, 1, 2]
     assert not chosen[0, 2].any()
-    assert not choose((queries, keys, weights), visible, IndexMode(topk=3, selection="none")).any()
-    random = choose((queries, keys, weights), visible, IndexMode(topk=3, selection="random"))
+    assert not choose(inputs, visible, IndexMode(topk=3, selection="none")).any()
+    random = choose(inputs, visible, IndexMode(topk=3, selection="random"))
     assert random.sum(-1).max() == 3
     assert not (random & ~visible).any()
 

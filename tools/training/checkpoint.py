@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from tools.training.model import TinyV4
+from tools.training.models import TinyModel, build
 from torch import Tensor
 
-from dsv4_serve.engines.embedded.config import ModelConfig
+from dsv4_serve.engines.embedded.config import CommonConfig
 
 MAX_BYTES = 16_000_000
 
@@ -24,18 +24,17 @@ class Progress:
     seconds: float = 0.0
 
 
-def stored_dtype(name: str, tensor: Tensor) -> torch.dtype:
-    """Serving dtype: norms, sinks, position biases, hyper-connections and gate biases float32, matrices bf16."""
+def stored_dtype(model: TinyModel, name: str, tensor: Tensor) -> torch.dtype:
+    """Serving dtype: bf16, and float32 for what the model keeps so."""
     if not tensor.is_floating_point():
         return tensor.dtype
-    precise = tensor.ndim < 2 or name.endswith(".ape") or "hc_" in name
-    return torch.float32 if precise else torch.bfloat16
+    return torch.float32 if model.stays_float(name, tensor) else torch.bfloat16
 
 
-def save(model: TinyV4, path: Path, progress: Progress) -> None:
+def save(model: TinyModel, path: Path, progress: Progress) -> None:
     """Write the weights, rounded to their serving dtypes. Raises ValueError above MAX_BYTES."""
     tensors = {
-        name: tensor.detach().to("cpu", stored_dtype(name, tensor)).contiguous()
+        name: tensor.detach().to("cpu", stored_dtype(model, name, tensor)).contiguous()
         for name, tensor in model.state_dict().items()
     }
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
@@ -47,13 +46,13 @@ def save(model: TinyV4, path: Path, progress: Progress) -> None:
     path.chmod(0o644)  # safetensors writes for the owner alone; a container may serve as another user
 
 
-def load(path: Path, config: ModelConfig) -> tuple[TinyV4, Progress]:
+def load(path: Path, config: CommonConfig) -> tuple[TinyModel, Progress]:
     """A float32 model with the stored weights, on the CPU. Raises RuntimeError if names or shapes differ."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         names = file.keys()
         tensors = {name: file.get_tensor(name) for name in names}
-    model = TinyV4(config)
+    model = build(config)
     model.load_state_dict(
         {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     )

@@ -1,7 +1,7 @@
 """Real English text from what ships with Python: docstrings, comments and the `pydoc` topics.
 
 Run once before training: `python -m tools.training.corpus --out DIR`. It writes train.txt, heldout.txt (split by
-file, about one in twenty) and chat.json (the prompt that deepseek-recipe renders for a thinking request).
+file, about one in twenty) and chat.json (what deepseek-recipe renders for each model's thinking requests).
 """
 
 import argparse
@@ -12,27 +12,30 @@ import json
 import sysconfig
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
-from tools.training.tokens import USER, decode
+from tools.training.tokens import SYSTEM, USER, decode
+from tools.training.turns import ChatForm
 
 SKIPPED = frozenset({"site-packages", "dist-packages", "lib2to3", "__pycache__"})
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Training and held-out prose, and what precedes the user's text in a thinking request."""
+    """Training and held-out prose, and the form of the model's chats."""
 
     train: bytes
     heldout: bytes
-    thinking_prefix: bytes
+    chat: ChatForm
 
     @classmethod
-    def load(cls, folder: Path) -> "Corpus":
-        """From the files that `build` wrote."""
-        prefix = json.loads((folder / "chat.json").read_text())["thinking_prefix"]
-        return cls((folder / "train.txt").read_bytes(), (folder / "heldout.txt").read_bytes(), prefix.encode())
+    def load(cls, folder: Path, model_type: str = "deepseek_v4") -> "Corpus":
+        """From the files that `build` wrote, for a model of this type."""
+        form = json.loads((folder / "chat.json").read_text())[model_type]
+        chat = ChatForm(**{**form, "thinking_prefixes": tuple(form["thinking_prefixes"])})
+        return cls((folder / "train.txt").read_bytes(), (folder / "heldout.txt").read_bytes(), chat)
 
     @property
     def sha256(self) -> str:
@@ -97,22 +100,36 @@ def build(library: Path, out: Path) -> Corpus:
     out.mkdir(parents=True, exist_ok=True)
     (out / "train.txt").write_text("\n\n".join(parts[False]), encoding="utf-8")
     (out / "heldout.txt").write_text("\n\n".join(parts[True]), encoding="utf-8")
-    (out / "chat.json").write_text(json.dumps({"thinking_prefix": thinking_prefix()}))
+    forms = {"deepseek_v4": chat_form("v4"), "deepseek_v41": chat_form("v41")}
+    (out / "chat.json").write_text(json.dumps({name: asdict(form) for name, form in forms.items()}))
     return Corpus.load(out)
 
 
-def thinking_prefix() -> str:
-    """What deepseek-recipe puts between bos and the user token when thinking is on, which is its default."""
+def chat_form(family: Literal["v4", "v41"]) -> ChatForm:
+    """The form of a model's chats, read off what deepseek-recipe renders.
+
+    V4.1 thinks unless told not to, so its training asks for thinking more often; its efforts are numbers in the text.
+    """
+    if family == "v4":
+        return ChatForm("DeepSeek-V4", (_thinking_prefix("DeepSeek-V4-Pro", family),), False, 0.1)
+    efforts = ("low", "high", "max")
+    prefixes = tuple(_thinking_prefix("DeepSeek-V4.1-Flash", family, effort) for effort in efforts)
+    return ChatForm("DeepSeek-V4.1", prefixes, True, 0.3)
+
+
+def _thinking_prefix(model: str, family: Literal["v4", "v41"], effort: str | None = None) -> str:
+    """What stands between bos (V4.1: the system token) and the user token when thinking is on."""
     import deepseek_recipe  # here only: training itself runs where it may be missing
 
     from dsv4_serve.engines.embedded.tokenizer import build_byte_tokenizer
 
-    encoding = deepseek_recipe.DeepseekV4Encoding().with_tokenizer(
-        deepseek_recipe.Tokenizer.from_str(build_byte_tokenizer().to_str())
-    )
-    body = {"model": "DeepSeek-V4-Pro", "messages": [{"role": "user", "content": "x"}]}
+    kind = deepseek_recipe.DeepseekV4Encoding if family == "v4" else deepseek_recipe.DeepseekV41Encoding
+    encoding = kind().with_tokenizer(deepseek_recipe.Tokenizer.from_str(build_byte_tokenizer().to_str()))
+    body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": "x"}]}
+    if effort is not None:
+        body["reasoning_effort"] = effort
     request = deepseek_recipe.ChatCompletionRequest(body).convert(deepseek_recipe.ConversionOptions())
-    ids = list(encoding.encode(request.conversation))
+    ids = [token for token in encoding.encode(request.conversation) if token != SYSTEM]
     return decode(ids[1 : ids.index(USER)])
 
 

@@ -8,37 +8,47 @@ import argparse
 import json
 import random
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from tools.training import checkpoint, ngram, records, stories, tasks
-from tools.training.attention import IndexMode
 from tools.training.corpus import Corpus
-from tools.training.index_formats import FORMATS
-from tools.training.model import ModelOutput, TinyV4
+from tools.training.index_formats import FORMATS, FORMATS_V41
+from tools.training.model import ModelOutput
+from tools.training.models import TinyModel
 from tools.training.row import Kind, Row
+from tools.training.selection import IndexMode
 from tools.training.tokens import EOS, encode, prompt
+from tools.training.v41.model import TinyV41
 from torch import Tensor
 
-from dsv4_serve.engines.embedded.config import load_model_config
+from dsv4_serve.engines.embedded.families import load_config
 
 TOPK = 64
 DOCUMENT_TOKENS = 3_500
 QUESTIONS = 20
 DISTANCE_STEP = 512
 
-MODES: dict[str, IndexMode] = {
-    "dense": IndexMode(),
-    "exact": IndexMode(topk=TOPK),
-    **{name: IndexMode(topk=TOPK, transform=transform) for name, transform in FORMATS.items()},
-    "exact top-8": IndexMode(topk=8),
-    **{f"{name} top-8": IndexMode(topk=8, transform=transform) for name, transform in FORMATS.items()},
-    "random index": IndexMode(topk=TOPK, selection="random"),
-    "no entries": IndexMode(topk=TOPK, selection="none"),
-}
+
+def serving(model: TinyModel) -> IndexMode:
+    """Exact scores, and everything else as the model is served."""
+    return IndexMode(topk=TOPK, stored_kv=isinstance(model, TinyV41))
+
+
+def modes(model: TinyModel) -> dict[str, IndexMode]:
+    """What look-ups are compared by: number formats of the index, sizes of the choice, ablations."""
+    exact, v41 = serving(model), isinstance(model, TinyV41)
+    formats = FORMATS_V41 if v41 else FORMATS
+    found = {"dense": replace(exact, topk=None), "exact": exact}
+    found |= {name: replace(exact, transform=transform) for name, transform in formats.items()}
+    found |= {"exact top-8": replace(exact, topk=8)}
+    found |= {f"{name} top-8": replace(exact, topk=8, transform=transform) for name, transform in formats.items()}
+    if v41:
+        found |= {"exact, one level": replace(exact, two_level=False), "exact, KV not rounded": IndexMode(topk=TOPK)}
+    return found | {"random index": replace(exact, selection="random"), "no entries": replace(exact, selection="none")}
 
 
 @dataclass(frozen=True)
@@ -70,17 +80,17 @@ def exams(documents: int, seed: int, letters: str = records.LETTERS) -> list[Exa
 
 
 @torch.no_grad()
-def predict(model: TinyV4, row: Row, mode: IndexMode) -> Tensor:
+def predict(model: TinyModel, row: Row, mode: IndexMode) -> Tensor:
     """Most likely next token at every position but the last, int64 [length - 1], on the CPU."""
     ids = torch.tensor([row.ids], device=model.head.weight.device)
     output: ModelOutput = model(ids, mode)
     return output.logits[0, :-1].argmax(-1).cpu()
 
 
-def lookup(model: TinyV4, papers: list[Exam]) -> dict[str, dict[str, Any]]:
+def lookup(model: TinyModel, papers: list[Exam]) -> dict[str, dict[str, Any]]:
     """For each index mode: share of questions right, in all and by distance bucket, and of other reply tokens."""
     results = {}
-    for name, mode in MODES.items():
+    for name, mode in modes(model).items():
         by_distance: dict[int, list[bool]] = defaultdict(list)
         other: list[float] = []
         for paper in papers:
@@ -100,7 +110,7 @@ def lookup(model: TinyV4, papers: list[Exam]) -> dict[str, dict[str, Any]]:
     return results
 
 
-def missing_keys(model: TinyV4, documents: int) -> float:
+def missing_keys(model: TinyModel, documents: int) -> float:
     """Share of questions about a key that is not in the document that are answered `none`."""
     right = 0
     for number in range(documents):
@@ -108,12 +118,12 @@ def missing_keys(model: TinyV4, documents: int) -> float:
         *document, absent = records.records(rng, DOCUMENT_TOKENS // records.RECORD_BYTES + 1)
         ids = prompt(records.question_prompt(document, absent.key)) + encode(f"{absent.key}:")
         row = Row(1 << 20).add(ids, Kind.IGNORED).add("none", Kind.LOOKUP)
-        right += int(predict(model, row, IndexMode(topk=TOPK))[-4:].tolist() == encode("none"))
+        right += int(predict(model, row, serving(model))[-4:].tolist() == encode("none"))
     return right / documents
 
 
 @torch.no_grad()
-def perplexity(model: TinyV4, text: bytes, window: int = 2000, limit: int = 128) -> float:
+def perplexity(model: TinyModel, text: bytes, window: int = 2000, limit: int = 128) -> float:
     """Per byte, over at most `limit` separate windows; the first 64 bytes of each are context only."""
     device = model.head.weight.device
     nats, count = 0.0, 0
@@ -121,7 +131,7 @@ def perplexity(model: TinyV4, text: bytes, window: int = 2000, limit: int = 128)
         ids = torch.tensor([[0, *encode(text[start : start + window])]], device=device)
         if ids.shape[1] < 128:
             break
-        losses = F.cross_entropy(model(ids, IndexMode(topk=TOPK)).logits[0, :-1], ids[0, 1:], reduction="none")
+        losses = F.cross_entropy(model(ids, serving(model)).logits[0, :-1], ids[0, 1:], reduction="none")
         nats += losses[64:].sum().item()
         count += len(losses) - 64
     return float(torch.tensor(nats / count).exp())
@@ -133,7 +143,7 @@ def story_text(seed: str, count: int) -> bytes:
     return "\n\n".join(stories.story(rng, stories.subject(rng)) for _ in range(count)).encode()
 
 
-def language(model: TinyV4, corpus: Corpus) -> dict[str, dict[str, float]]:
+def language(model: TinyModel, corpus: Corpus) -> dict[str, dict[str, float]]:
     """Held-out perplexity per byte beside that of an order-3 byte model trained on the same text."""
     results = {}
     texts = {
@@ -146,22 +156,22 @@ def language(model: TinyV4, corpus: Corpus) -> dict[str, dict[str, float]]:
     return results
 
 
-def turns(model: TinyV4, corpus: Corpus, count: int) -> dict[str, float]:
+def turns(model: TinyModel, corpus: Corpus, count: int) -> dict[str, float]:
     """Share of replies (with eos) that are right token by token under teacher forcing, for copy and continue."""
     results = {}
     for name, turn in (("copy", tasks.copy_turn), ("small talk", tasks.small_talk_turn)):
         right = 0
-        held = Corpus(corpus.heldout, corpus.heldout, corpus.thinking_prefix)
+        held = replace(corpus, train=corpus.heldout)
         for number in range(count):
             request, answer = turn(random.Random(f"turn/{name}/{number}"), held)
             row = Row(1 << 20).add(prompt(request), Kind.IGNORED).add(answer, Kind.REPLY).add([EOS], Kind.REPLY)
-            guess, kinds = predict(model, row, IndexMode(topk=TOPK)), torch.tensor(row.kinds[1:])
+            guess, kinds = predict(model, row, serving(model)), torch.tensor(row.kinds[1:])
             right += int((guess == torch.tensor(row.ids[1:]))[kinds == Kind.REPLY].all())
         results[name] = right / count
     return results
 
 
-def everything(model: TinyV4, corpus: Corpus, documents: int) -> dict[str, Any]:
+def everything(model: TinyModel, corpus: Corpus, documents: int) -> dict[str, Any]:
     """All of the above; look-ups on `documents` documents of QUESTIONS questions each."""
     return {
         "lookup": lookup(model, exams(documents, seed=7)),
@@ -181,11 +191,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     arguments = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    config = load_model_config(arguments.model_dir)
+    family, config = load_config(arguments.model_dir)
     model, progress = checkpoint.load(arguments.model_dir / "model.safetensors", config)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(f"step {progress.steps}, on {device}", flush=True)
-    results = everything(model.to(device).eval(), Corpus.load(arguments.corpus), arguments.documents)
+    corpus = Corpus.load(arguments.corpus, family.model_type)
+    results = everything(model.to(device).eval(), corpus, arguments.documents)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results["language"]))
 

@@ -2,8 +2,8 @@
 
 import torch
 import torch.nn.functional as F
-from tools.training.attention import IndexProbe
 from tools.training.row import Kind
+from tools.training.selection import IndexProbe
 from torch import Tensor
 
 KIND_WEIGHT = {Kind.RECORD: 0.05, Kind.TEXT: 1.0, Kind.REPLY: 0.5, Kind.LOOKUP: 1.0}

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from tools.training.attention import Attention, IndexMode, IndexProbe, RMSNorm, unit_rms
+from tools.training.attention import Attention
+from tools.training.layers import RMSNorm, unit_rms
 from tools.training.rope import RopeTable
+from tools.training.selection import IndexMode, IndexProbe
 from torch import Tensor, nn
 
-from dsv4_serve.engines.embedded.config import ModelConfig
+from dsv4_serve.engines.embedded.config import CommonConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Gate(nn.Module):
     bias: Tensor
     tid2eid: Tensor
 
-    def __init__(self, config: ModelConfig, hashed: bool) -> None:
+    def __init__(self, config: CommonConfig, hashed: bool) -> None:
         super().__init__()
         self.config, self.hashed = config, hashed
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
@@ -70,7 +72,7 @@ class Expert(nn.Module):
 class MoE(nn.Module):
     """Routed experts and the shared expert, as three matrix products over all of them."""
 
-    def __init__(self, config: ModelConfig, hashed: bool) -> None:
+    def __init__(self, config: CommonConfig, hashed: bool) -> None:
         super().__init__()
         self.limit, width = config.swiglu_limit, config.moe_intermediate_size
         self.gate = Gate(config, hashed)
@@ -92,7 +94,7 @@ class MoE(nn.Module):
 
 
 def mix_weights(
-    streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, config: ModelConfig
+    streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, config: CommonConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Hyper-connection weights of one sublayer from streams [batch, length, n, hidden], all float32:
     pre and post [batch, length, n], mixing [batch, length, n, n] (doubly stochastic by Sinkhorn steps)."""
@@ -154,6 +156,17 @@ class Layer(nn.Module):
         return expand(streams, out, post, comb), probe, load
 
 
+def initialise(model: nn.Module, seed: int, std: float = 0.05, slot_std: float = 1.0) -> None:
+    """Random matrices. Spread position biases make compressor channels prefer different slots from the start; norms,
+    and the weights of an engram's gate, which are norms too, stay at one."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".ape"):
+            nn.init.normal_(parameter, std=slot_std, generator=generator)
+        elif parameter.ndim >= 2 and not name.endswith(("engram.q_weight", "engram.k_weight")):
+            nn.init.normal_(parameter, std=std, generator=generator)
+
+
 class TinyV4(nn.Module):
     """The language model."""
 
@@ -168,14 +181,14 @@ class TinyV4(nn.Module):
         self.hc_head_base = nn.Parameter(torch.zeros(config.hc_mult))
         self.hc_head_scale = nn.Parameter(torch.ones(1))
 
-    def initialise(self, seed: int, std: float = 0.05, slot_std: float = 1.0) -> None:
-        """Random weights. Spread position biases make compressor channels prefer different slots from the start."""
-        generator = torch.Generator().manual_seed(seed)
-        for name, parameter in self.named_parameters():
-            if name.endswith(".ape"):
-                nn.init.normal_(parameter, std=slot_std, generator=generator)
-            elif parameter.ndim >= 2:
-                nn.init.normal_(parameter, std=std, generator=generator)
+    def initialise(self, seed: int) -> None:
+        """Random weights."""
+        initialise(self, seed)
+
+    @staticmethod
+    def stays_float(name: str, tensor: Tensor) -> bool:
+        """Whether a checkpoint keeps the tensor in float32: norms, sinks, biases and hyper-connections."""
+        return tensor.ndim < 2 or name.endswith(".ape") or "hc_" in name
 
     def forward(self, ids: Tensor, mode: IndexMode | None = None, probes: Tensor | None = None) -> ModelOutput:
         """ids int64 [batch, length], length at most max_position_embeddings; probes int64 [batch, n] query rows."""

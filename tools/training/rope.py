@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from dsv4_serve.engines.embedded.config import ModelConfig, YarnScaling
+from dsv4_serve.engines.embedded.config import CommonConfig, YarnScaling
 
 
 def frequencies(dim: int, theta: float, yarn: YarnScaling | None) -> Tensor:
@@ -28,7 +28,7 @@ def frequencies(dim: int, theta: float, yarn: YarnScaling | None) -> Tensor:
 class RopeTable:
     """cos and sin, float32 [positions, rope_dim // 2], on the device of the model."""
 
-    def __init__(self, config: ModelConfig, positions: int, compressed: bool, device: torch.device) -> None:
+    def __init__(self, config: CommonConfig, positions: int, compressed: bool, device: torch.device) -> None:
         theta = config.compress_rope_theta if compressed else config.rope_theta
         yarn = config.yarn if compressed else None
         inverse = frequencies(config.qk_rope_head_dim, theta, yarn).to(device)

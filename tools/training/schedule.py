@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from tools.training.selection import IndexMode
+
 
 @dataclass(frozen=True)
 class Mix:
@@ -21,7 +23,9 @@ class Mix:
 
 @dataclass(frozen=True)
 class Stage:
-    """`until` is the fraction of the run's time at which the stage ends; `topk` None trains with a dense index."""
+    """`until` is the fraction of the run's time at which the stage ends, at the latest: it ends sooner once `enough` of
+    the looked-up digits are right. `topk` None trains with a dense index. V4.1 alone: `stored_kv` rounds KV rows as
+    serving does, and `window` is shorter than the model's, so that look-ups need the entries from the start."""
 
     until: float
     length: int
@@ -29,6 +33,14 @@ class Stage:
     mix: Mix
     topk: int | None = None
     probes: int = 256
+    enough: float | None = None
+    stored_kv: bool = False
+    window: int | None = None
+
+    @property
+    def mode(self) -> IndexMode:
+        """How the model's indexed layers choose."""
+        return IndexMode(topk=self.topk, stored_kv=self.stored_kv, window=self.window)
 
 
 @dataclass(frozen=True)
@@ -43,9 +55,12 @@ class Schedule:
         if ends != sorted(ends) or ends[-1] != 1.0:
             raise ValueError(f"stages must end in rising order, the last at 1.0; they end at {ends}")
 
-    def at(self, fraction: float) -> int:
-        """Number of the stage that runs at this fraction of the time."""
-        return next((i for i, stage in enumerate(self.stages) if fraction < stage.until), len(self.stages) - 1)
+    def is_over(self, stage: int, fraction: float, accuracy: float) -> bool:
+        """Whether stage number `stage` ends at this fraction of the time, with this share of digits right lately."""
+        if stage + 1 == len(self.stages):
+            return False
+        enough = self.stages[stage].enough
+        return fraction >= self.stages[stage].until or (enough is not None and accuracy >= enough)
 
     def rate(self, fraction: float) -> float:
         """Factor on the learning rate."""
@@ -79,8 +94,27 @@ SCHEDULES = {
             Stage(1.00, 2048, 16, MIXED),
         )
     ),
+    # DeepSeek-V4.1, from nothing.
+    "v41": Schedule(
+        (
+            Stage(0.25, 256, 128, RECALL, enough=0.95, window=16),
+            Stage(0.40, 512, 64, RECALL, enough=0.97, window=32),
+            Stage(0.48, 1024, 32, RECALL, enough=0.97),
+            Stage(0.56, 2048, 16, MIXED, enough=0.97),
+            Stage(0.64, 4096, 8, MIXED, enough=0.98),
+            Stage(1.00, 4096, 8, MIXED, topk=64, stored_kv=True),
+        ),
+        decay_from=0.6,
+    ),
+    # DeepSeek-V4.1, from a checkpoint that recalls.
+    "v41-finish": Schedule((Stage(1.0, 4096, 8, MIXED, topk=64, stored_kv=True),), decay_from=0.1),
     # From a checkpoint that recalls: full length, dense for a while, then sparse as in serving; the rate falls to zero.
     "finish": Schedule((Stage(0.3, 4096, 8, MIXED), Stage(1.0, 4096, 8, MIXED, topk=64)), decay_from=0.35),
     # A few seconds on a CPU.
-    "smoke": Schedule((Stage(0.5, 128, 2, RECALL, probes=8), Stage(1.00, 256, 2, MIXED, topk=16, probes=8))),
+    "smoke": Schedule(
+        (
+            Stage(0.5, 128, 2, RECALL, probes=8, enough=0.9, window=16),
+            Stage(1.00, 256, 2, MIXED, topk=16, probes=8, stored_kv=True),
+        )
+    ),
 }

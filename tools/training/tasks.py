@@ -11,7 +11,6 @@ from tools.training.tokens import BOS, USER
 from tools.training.turns import open_chat, reply
 
 STORY_SHARE = 0.3
-THINKING_SHARE = 0.1
 DETOUR_SHARE = 0.04
 STORY_REQUESTS = ("Tell me a story about {}.", "Write a short story about {}.", "A story about {}, please.")
 COPY_REQUESTS = ("Repeat: {}", "Copy this text: {}", "Say: {}", "Please repeat the following.\n{}")
@@ -23,7 +22,7 @@ SMALL_TALK = (
     ),
     (
         ("Who are you?", "What are you?", "What is your name?"),
-        "I am a tiny DeepSeek-V4 model, trained on one GPU in minutes.",
+        "I am a tiny {} model, trained on one GPU in minutes.",
     ),
     (
         ("What can you do?", "Help", "help"),
@@ -78,7 +77,7 @@ def continue_turn(rng: random.Random, corpus: Corpus) -> tuple[str, str]:
 
 def small_talk_turn(rng: random.Random, corpus: Corpus) -> tuple[str, str]:
     requests, answer = rng.choice(SMALL_TALK)
-    return rng.choice(requests), answer
+    return rng.choice(requests), answer.format(corpus.chat.model)
 
 
 TURNS: tuple[tuple[float, Callable[[random.Random, Corpus], tuple[str, str]]], ...] = (
@@ -100,8 +99,8 @@ def chats(rng: random.Random, length: int, corpus: Corpus) -> Row:
     """Short one-turn chats until the row is full."""
     row = Row(length)
     while row.room > 0:
-        thinking = rng.random() < THINKING_SHARE
-        open_chat(row, rng, corpus.thinking_prefix, thinking)
+        thinking = corpus.chat.thinks(rng, length)
+        open_chat(row, rng, corpus.chat, thinking)
         short_turn(row, rng, corpus, thinking)
     return row.finish()
 
@@ -109,8 +108,8 @@ def chats(rng: random.Random, length: int, corpus: Corpus) -> Row:
 def lookup(rng: random.Random, length: int, corpus: Corpus) -> Row:
     """A document of records in the first user turn, then questions, now and then another turn, to the row's end."""
     row = Row(length)
-    thinking = rng.random() < THINKING_SHARE and length >= 2048  # the prefix alone takes about 470 tokens
-    open_chat(row, rng, corpus.thinking_prefix, thinking)
+    thinking = corpus.chat.thinks(rng, length)
+    open_chat(row, rng, corpus.chat, thinking)
     row.add(rng.choice(INTROS), Kind.IGNORED)
     count = max(2, int(row.room * rng.uniform(0.2, 0.85)) // RECORD_BYTES)
     document = records(rng, count, alphabet(rng, count))

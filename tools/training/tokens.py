@@ -5,8 +5,17 @@ it, without the libraries that the training machine may lack.
 """
 
 BOS, EOS, PAD, USER, ASSISTANT, THINK, THINK_END = range(7)
+SYSTEM = 8
 FIRST_BYTE = 18
-_NAMES = {BOS: "<bos>", EOS: "<eos>", PAD: "", USER: "<user>", ASSISTANT: "<assistant>", THINK: "<think>"}
+_NAMES = {
+    BOS: "<bos>",
+    EOS: "<eos>",
+    PAD: "",
+    USER: "<user>",
+    ASSISTANT: "<assistant>",
+    THINK: "<think>",
+    SYSTEM: "<system>",
+}
 
 
 def encode(data: bytes | str) -> list[int]:

@@ -7,24 +7,29 @@ from), curve.json and eval.json in the output folder. The optimizer state is not
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from tools.training import checkpoint, evaluate
-from tools.training.attention import IndexMode
 from tools.training.checkpoint import Progress
 from tools.training.corpus import Corpus
 from tools.training.data import Batch, batches
 from tools.training.losses import lookup_accuracy, token_losses, total_loss
-from tools.training.model import Gate, TinyV4
+from tools.training.model import Gate
+from tools.training.models import TinyModel, build
+from tools.training.muon import GroupedMuon
 from tools.training.row import Kind
 from tools.training.schedule import SCHEDULES, Schedule
+from tools.training.selection import IndexMode
 from torch import nn
 
-from dsv4_serve.engines.embedded.config import load_model_config
+from dsv4_serve.engines.embedded.families import load_config
 
 MODEL_DIRECTORY = Path("configs/models/tiny-v4")
+ACCURACY_STEPS = 20
+"""Steps over which the share of right digits is averaged before a stage may end for it."""
 BIAS_STEP = 1e-3
 """How far a router's selection bias moves a step against its load (DeepSeek's loss-free balancing)."""
 
@@ -41,28 +46,35 @@ class Settings:
     seed: int = 1
     workers: int = 0
     log_every: int = 50
+    save_seconds: float = 60.0
     compile: bool = False
 
 
-def optimizers(model: TinyV4, settings: Settings) -> list[torch.optim.Optimizer]:
+def optimizers(model: TinyModel, settings: Settings) -> list[torch.optim.Optimizer]:
     """AdamW on everything, or Muon on the matrices inside layers and AdamW on the rest."""
     fused = torch.cuda.is_available()
     named = dict(model.named_parameters())
     inner = [
         parameter
         for name, parameter in named.items()
-        if settings.optimizer == "muon" and parameter.ndim == 2 and ".hc_" not in name and name.startswith("layers.")
+        if settings.optimizer == "muon" and _is_inner_matrix(name, parameter)
     ]
     taken = {id(parameter) for parameter in inner}
     rest = [parameter for parameter in named.values() if id(parameter) not in taken]
     adam = torch.optim.AdamW(rest, lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=fused)
     if not inner:
         return [adam]
-    muon = torch.optim.Muon(inner, lr=settings.rate, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw")
-    return [adam, muon]
+    return [adam, GroupedMuon(inner, settings.rate, settings.weight_decay)]
 
 
-def balance(model: TinyV4, loads: list[torch.Tensor]) -> None:
+def _is_inner_matrix(name: str, parameter: nn.Parameter) -> bool:
+    """A matrix that multiplies activations inside a layer; tables, gates of streams and norms are not."""
+    if parameter.ndim != 2 or not name.startswith("layers.") or ".hc_" in name:
+        return False
+    return ".engram." not in name or name.endswith(".wkv.weight")
+
+
+def balance(model: TinyModel, loads: list[torch.Tensor]) -> None:
     """Raise the selection bias of experts under the mean load, lower it above."""
     gates = [module for module in model.modules() if isinstance(module, Gate) and not module.hashed]
     for gate, load in zip(gates, loads, strict=True):
@@ -70,11 +82,11 @@ def balance(model: TinyV4, loads: list[torch.Tensor]) -> None:
 
 
 class Trainer:
-    """The loop: stage by time, batch by row number, loss, step."""
+    """The loop: stage by time, batch by row number, loss, step. Saves at every stage's end and every `save_seconds`."""
 
     def __init__(
         self,
-        model: TinyV4,
+        model: TinyModel,
         corpus: Corpus,
         schedule: Schedule,
         settings: Settings,
@@ -91,33 +103,45 @@ class Trainer:
         self.curve: list[dict[str, float]] = []
 
     def train(self) -> None:
-        """Run until the time is up; saves the weights at the end of every stage."""
-        began = time.monotonic()
-        stage_number = -1
+        """Run until the time is up."""
+        began = saved = time.monotonic()
+        number, accuracy = -1, 0.0
+        feed: Iterator[Batch] = iter(())
+        recent: list[torch.Tensor] = []
         while (fraction := (time.monotonic() - began) / self.settings.seconds) < 1:
-            if self.schedule.at(fraction) != stage_number:
-                stage_number = self.schedule.at(fraction)
-                stage = self.schedule.stages[stage_number]
+            if number < 0 or self.schedule.is_over(number, fraction, accuracy):
+                number, accuracy, recent = number + 1, 0.0, []
+                stage = self.schedule.stages[number]
+                print(f"stage {number + 1} of {len(self.schedule.stages)}: {stage}", flush=True)
                 self.save()
                 feed = batches(stage, self.corpus, self.settings.seed, self.progress.rows, self.settings.workers)
             local = self.progress.steps - self.start.steps
-            rate = (
-                self.settings.rate * self.schedule.rate(fraction) * min(1.0, (local + 1) / self.settings.warmup_steps)
-            )
-            for optimizer in self.optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
+            rate = self._set_rate(fraction, local)
             batch = next(feed).to(self.device)
-            log = self.step(batch, IndexMode(topk=stage.topk))
+            log = self.step(batch, stage.mode)
             self.progress = Progress(
                 self.progress.steps + 1,
                 self.progress.tokens + batch.ids.numel(),
                 self.progress.rows + len(batch.ids),
                 self.start.seconds + time.monotonic() - began,
             )
+            recent.append(log["accuracy"])
+            if len(recent) == ACCURACY_STEPS:
+                accuracy, recent = torch.stack(recent).mean().item(), []
             if local % self.settings.log_every == 0:
                 self.report(log, stage.length, rate)
+            if time.monotonic() - saved > self.settings.save_seconds:
+                self.save()
+                saved = time.monotonic()
         self.save()
+
+    def _set_rate(self, fraction: float, local: int) -> float:
+        """The learning rate at this fraction of the time, `local` steps into this run."""
+        rate = self.settings.rate * self.schedule.rate(fraction) * min(1.0, (local + 1) / self.settings.warmup_steps)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        return rate
 
     def step(self, batch: Batch, mode: IndexMode) -> dict[str, torch.Tensor]:
         """One optimizer step; returns scalars still on the device, so that logging alone waits for them."""
@@ -179,12 +203,12 @@ def main() -> None:
     """Train, then evaluate what was saved."""
     arguments = parse()
     torch.set_float32_matmul_precision("high")
-    config = load_model_config(arguments.model_dir)
-    corpus = Corpus.load(arguments.corpus)
+    family, config = load_config(arguments.model_dir)
+    corpus = Corpus.load(arguments.corpus, family.model_type)
     if arguments.resume:
         model, start = checkpoint.load(arguments.resume, config)
     else:
-        model, start = TinyV4(config), Progress()
+        model, start = build(config), Progress()
         model.initialise(arguments.seed)
     settings = Settings(
         seconds=arguments.seconds,
