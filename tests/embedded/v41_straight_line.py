@@ -1,13 +1,15 @@
 """DeepSeek-V4.1 (text) over a whole sequence in straight-line float64, from the published description.
 
 It shares nothing with the engine but the checkpoint. No cache, no pages, no chunks: every layer sees all tokens at
-once, and what the published code writes to a cache is rounded where it is made.
+once, and what the published code writes to a cache is rounded where it is made. For exact comparisons it takes what an
+engine stored instead of its own rows: two programs round a value on an edge between two codes to different sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,9 +18,10 @@ from torch.nn.functional import silu, softplus
 from embedded import v41_straight_line_attention as attention
 from embedded import v41_straight_line_engram as engram
 from embedded.v41_straight_line_attention import PUBLISHED, Config, Rounding, norm
-from embedded.v41_straight_line_formats import groups_of
 
-Weight = Callable[[str], Tensor]
+Kind = Literal["window", "entries", "keys"]
+Stored = Callable[[Kind, int], Tensor]
+"""What an engine stored in a layer: window rows of all tokens [T, 512], entries [n, 512], or index keys [n, 128]."""
 
 
 @dataclass
@@ -29,8 +32,11 @@ class Shared:
     keys: Tensor = field(default_factory=lambda: torch.empty(0, 128, dtype=torch.float64))
     chosen: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.bool))
     candidates: Tensor | None = None
-    margins: list[float] = field(default_factory=list)
-    """For each selection the smallest gap between the last taken and the first left, as a share of the highest."""
+    made: dict[tuple[Kind, int], Tensor] = field(default_factory=dict)
+    choices: dict[int, Tensor] = field(default_factory=dict)
+    """By index source, bool [T, entries]."""
+    margins: dict[int, Tensor] = field(default_factory=dict)
+    """By index source, for each token: the gap between the last taken and the first left, as a share of the highest."""
 
 
 class StraightLine:
@@ -44,9 +50,11 @@ class StraightLine:
         rounding: Rounding = PUBLISHED,
         *,
         two_levels: bool = True,
+        stored: Stored | None = None,
     ) -> None:
         self.weights = {name: t.double() for name, t in weights.items()}
-        self.config, self.compressed, self.rounding, self.two_levels = config, compressed, rounding, two_levels
+        self.config, self.compressed, self.rounding = config, compressed, rounding
+        self.two_levels, self.stored = two_levels, stored
         self.eps = float(config["rms_norm_eps"])
         self.shared = Shared()
 
@@ -129,7 +137,7 @@ class StraightLine:
         low = self._norm(round_(x @ self.weights[prefix + "wq_a.weight"].T), prefix + "q_norm.weight")
         q = round_(low @ self.weights[prefix + "wq_b.weight"].T).reshape(len(x), -1, 512)
         q = round_(attention.rotate(q, turn))
-        keys = self._window(prefix, x, turn)
+        keys = self._held("window", layer, self._window(prefix, x, turn))
         age = self.positions[:, None] - self.positions
         seen = (age >= 0) & (age < config["sliding_window"])
         if ratio:
@@ -155,11 +163,18 @@ class StraightLine:
             compressor = {name: self.weights[f"{prefix}compressor.{name}.weight"] for name in names}
             latent = attention.latents(x, compressor, ratio, self.eps, self.rounding)
             at = turn[: len(latent) * ratio : ratio]
-            self.shared.entries = self.rounding.latent(self.rounding.row(attention.rotate(latent, at)))
+            entries = self.rounding.latent(self.rounding.row(attention.rotate(latent, at)))
+            self.shared.entries = self._held("entries", layer, entries)
             wk, k_norm = (self.weights[f"{prefix}indexer.{name}.weight"] for name in ("wk", "k_norm"))
-            self.shared.keys = attention.index_keys(latent, wk, k_norm, at, self.eps, self.rounding)
+            keys = attention.index_keys(latent, wk, k_norm, at, self.eps, self.rounding)
+            self.shared.keys = self._held("keys", layer, keys)
         if layer in self.config["index_source_layer_ids"]:
-            self.shared.chosen = self._choose(layer, x, low, turn, ratio)
+            self.shared.chosen = self.shared.choices[layer] = self._choose(layer, x, low, turn, ratio)
+
+    def _held(self, kind: Kind, layer: int, made: Tensor) -> Tensor:
+        """What later steps read: what was made, or what the engine stored in its place."""
+        self.shared.made[kind, layer] = made
+        return made if self.stored is None else self.stored(kind, layer).double()
 
     def _choose(self, layer: int, x: Tensor, low: Tensor, turn: Tensor, ratio: int) -> Tensor:
         config, prefix = self.config, f"layers.{layer}.attn.indexer."
@@ -169,24 +184,22 @@ class StraightLine:
         scores = attention.index_scores(attention.index_queries(q, turn, self.rounding), self.shared.keys, shares)
         visible = (self.positions + 1) // ratio
         scores = scores.masked_fill(torch.arange(scores.shape[1]) >= visible[:, None], -torch.inf)
-        source = config["candidate_source_layer_id"]
+        source, margin = config["candidate_source_layer_id"], margins(scores, config["index_topk"])
         if self.two_levels and layer == source:
             blocks, size = config["candidate_topk_blocks"], config["candidate_block_size"]
-            self._note_margin(blocks_of(scores, size), blocks)
+            margin = margin.minimum(margins(attention.block_scores(scores, visible, size), blocks))
             self.shared.candidates = attention.candidates(scores, visible, blocks, size)
         elif self.two_levels and 0 <= source < layer and self.shared.candidates is not None:
             scores = scores.masked_fill(~self.shared.candidates, -torch.inf)
-        self._note_margin(scores, config["index_topk"])
+            margin = margins(scores, config["index_topk"]).minimum(self.shared.margins[source])
+        self.shared.margins[layer] = margin
         return attention.best(scores, config["index_topk"])
 
-    def _note_margin(self, scores: Tensor, count: int) -> None:
-        if scores.shape[1] > count:
-            ranked = scores.sort(-1, descending=True).values
-            gap = (ranked[:, count - 1] - ranked[:, count]) / ranked[:, 0].abs()
-            self.shared.margins.append(gap.nan_to_num(torch.inf, torch.inf, torch.inf).min().item())
 
-
-def blocks_of(scores: Tensor, size: int) -> Tensor:
-    """[T, blocks]: the best score of each block of `size` positions."""
-    padded = torch.nn.functional.pad(scores, (0, -scores.shape[1] % size), value=-torch.inf)
-    return groups_of(padded, size).amax(-1)
+def margins(scores: Tensor, count: int) -> Tensor:
+    """[T]: between the `count` highest of a row and the next, as a share of the largest finite one; inf if all fit."""
+    if scores.shape[1] <= count:
+        return torch.full((len(scores),), torch.inf, dtype=torch.float64)
+    ranked = scores.sort(-1, descending=True).values
+    largest = ranked.abs().masked_fill(~ranked.isfinite(), 0).amax(-1)
+    return ((ranked[:, count - 1] - ranked[:, count]) / largest).nan_to_num(torch.inf, torch.inf, torch.inf)

@@ -118,17 +118,22 @@ def best(scores: Tensor, count: int) -> Tensor:
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, True) & (scores > -torch.inf)
 
 
-def candidates(scores: Tensor, visible: Tensor, blocks: int, size: int) -> Tensor:
-    """bool [T, n]: positions of the `blocks` blocks with the highest best score; a row's newest block is among them.
+def block_scores(scores: Tensor, visible: Tensor, size: int) -> Tensor:
+    """[T, blocks]: the best score of each block of `size` positions, infinite for a row's newest block.
 
     `scores` are -inf from `visible` [T] on.
     """
-    width = scores.shape[1]
-    padded = torch.nn.functional.pad(scores, (0, -width % size), value=-torch.inf)
+    padded = torch.nn.functional.pad(scores, (0, -scores.shape[1] % size), value=-torch.inf)
     most = groups_of(padded, size).amax(-1)
     newest = (visible - 1).div(size, rounding_mode="floor")
     most[torch.arange(most.shape[1]) == newest[:, None]] = torch.inf
-    return best(most, blocks).repeat_interleave(size, 1)[:, :width]
+    return most
+
+
+def candidates(scores: Tensor, visible: Tensor, blocks: int, size: int) -> Tensor:
+    """bool [T, n]: positions of the `blocks` best blocks of each row."""
+    kept = best(block_scores(scores, visible, size), blocks)
+    return kept.repeat_interleave(size, 1)[:, : scores.shape[1]]
 
 
 def attend(q: Tensor, keys: Tensor, seen: Tensor, sink: Tensor) -> Tensor:
