@@ -4,8 +4,8 @@ A row of a call closes an entry where its position p has (p + 1) % ratio == 0. W
 backend, whatever else is in the call and however its tokens were cut into calls:
 
 - The gate of a token is its gate as projected plus `ape` at its position modulo the ratio, in float32.
-- Entries are softmax-weighted sums in float32, in the order of `Pooling`. The exponential is that of `softplus.py`, so
-  a weight below e^-87 of the largest is 0. Tokens before position 0 do not count.
+- Entries are softmax-weighted sums in float32, in the order of `Pooling`. The exponential is that of `exponential.py`,
+  so a weight below 2^-127 of the largest is 0. Tokens before position 0 do not count.
 - A gate of -inf has the weight 0. A channel is NaN if a gate is NaN or +inf or all gates are -inf, if a value is NaN,
   if an infinite value has the weight 0, and if infinities of both signs meet.
 - The entry is rounded to bfloat16. RMSNorm computes in float32 with the sum of squares adding neighbours first, and

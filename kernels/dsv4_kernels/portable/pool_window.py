@@ -10,9 +10,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.portable.softplus import exp_minus
+from dsv4_kernels import exponential as of
 
 LEAST = tl.constexpr(-3.4028234663852886e38)
+LOG2E = tl.constexpr(of.LOG2E)
+LIMIT = tl.constexpr(of.LIMIT)
+ROUNDER = tl.constexpr(of.ROUNDER)
+BITS = tl.constexpr(of.BITS)
+C = tl.constexpr(of.COEFFICIENTS)
+
+
+@triton.jit
+def _exp_minus(a):
+    """e^-a of a >= 0; NaN of NaN."""
+    t = tl.minimum(a * LOG2E, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    rounded = t + ROUNDER
+    f = t - (rounded - ROUNDER)
+    p = ((((f * C[0] + C[1]) * f + C[2]) * f + C[3]) * f + C[4]) * f + C[5]
+    power = (-rounded.to(tl.int32, bitcast=True) + BITS) << 23
+    return p * power.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -47,26 +63,25 @@ def _token(
     back = WINDOW - 1 - i
     exists = position >= back
     given = row - back >= first
-    held = ring_ptr + (tl.maximum(position - back, 0) % tokens) * (2 * CHANNELS)
-    at = tl.where(given, projected_ptr + (row - back) * stride_projected, held) + d
-    bias_at = ape_ptr + (i % RATIO) * CHANNELS + d
     if WINDOW > RATIO:
         # The younger half is of the series for its own entry, the older of that for the next one.
-        own = (i // RATIO) * D
-        at, bias_at = at + own, bias_at + own
-    value = tl.load(at, mask=exists, other=0.0)
-    gate = tl.load(at + CHANNELS, mask=exists, other=0.0)
+        d += (i // RATIO) * D
+    given_at = projected_ptr + (row - back) * stride_projected + d
+    held_at = ring_ptr + (tl.maximum(position - back, 0) % tokens) * (2 * CHANNELS) + d
+    value = tl.load(given_at, mask=exists & given, other=0.0)
+    value = tl.load(held_at, mask=exists & (given == 0), other=value)
+    gate = tl.load(given_at + CHANNELS, mask=exists & given, other=0.0)
+    gate = tl.load(held_at + CHANNELS, mask=exists & (given == 0), other=gate)
     if HAS_APE:
-        gate += tl.load(bias_at, mask=exists, other=0.0)
+        gate += tl.load(ape_ptr + (i % RATIO) * CHANNELS + d, mask=exists, other=0.0)
     return value, tl.where(exists, gate, float("-inf"))
 
 
 @triton.jit
 def _add(value, gate, top, weight, total):
     """One more token: the largest gate so far has the weight 1, a larger one scales down what was summed before."""
-    gate = tl.where(gate < float("inf"), gate, float("nan"))
     larger = gate > top
-    less = tl.where(gate == gate, exp_minus(tl.abs(gate - top)), gate)
+    less = _exp_minus(tl.abs(gate - top))
     shrunk, own = tl.where(larger, less, 1.0), tl.where(larger, 1.0, less)
     return tl.where(larger, gate, top), weight * shrunk + own, total * shrunk + value * own
 
@@ -113,9 +128,10 @@ def pool_window(
         )
         top, weight, total = _add(value, gate, top, weight, total)
     if PARTS > 1:
-        scale = exp_minus(tl.max(top, axis=0)[None, :] - top)
-        weight, total = _halved(weight * scale, PARTS, D), _halved(total * scale, PARTS, D)
-    return tl.div_rn(total, weight)
+        last = tl.max(top, axis=0)[None, :]
+        scale = _exp_minus(last - top)
+        weight, total, top = _halved(weight * scale, PARTS, D), _halved(total * scale, PARTS, D), last
+    return tl.where(top == float("inf"), float("nan"), tl.div_rn(total, weight))
 
 
 @triton.jit

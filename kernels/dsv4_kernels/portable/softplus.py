@@ -33,7 +33,7 @@ def _polynomial(x, C: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def exp_minus(a):
+def _exp_minus(a):
     """exp(-a) of a >= 0."""
     x = tl.maximum(-a, LEAST_EXPONENT)
     n = (x * LOG2E + ROUNDER) - ROUNDER
@@ -59,7 +59,7 @@ def _log(u):
 def sqrt_softplus(x):
     """float32 scores of logits; of a NaN, whatever comes out."""
     x = tl.minimum(x, LARGEST)
-    e = exp_minus(tl.abs(x))
+    e = _exp_minus(tl.abs(x))
     u = 1.0 + e
     lost = e - (u - 1.0)
     return tl.sqrt_rn(tl.maximum(x, 0.0) + (_log(u) + tl.div_rn(lost, u)))

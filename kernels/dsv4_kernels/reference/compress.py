@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dsv4_kernels import exponential
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.pool import IndexPool
 from dsv4_kernels.pooling import Compressor, TokenRuns
 from dsv4_kernels.reference import quantize
 from dsv4_kernels.reference.kv_rows import angles, rms_norm, rope_tail, store_kv, to_bfloat16
-from dsv4_kernels.reference.router import exp_minus
 
 LEAST = torch.finfo(torch.float32).min
 
@@ -95,16 +95,27 @@ def _pool(compressor: Compressor, values: Tensor, gates: Tensor) -> Tensor:
     n, window, dim = values.shape
     parts = compressor.pooling.parts
     values, gates = (t.reshape(n, parts, window // parts, dim).transpose(0, 2) for t in (values, gates))
-    gates = gates.masked_fill(gates == torch.inf, torch.nan)
-    tops = gates.nan_to_num(LEAST, neginf=LEAST).cummax(0).values
+    tops = gates.nan_to_num(LEAST, torch.inf, LEAST).cummax(0).values
     tops = torch.cat([torch.full_like(tops[:1], LEAST), tops])
-    less, larger = exp_minus((gates - tops[:-1]).abs()), gates > tops[:-1]
+    less, larger = _exp_minus((gates - tops[:-1]).abs()), gates > tops[:-1]
     shrunk, own = torch.where(larger, less, 1.0), torch.where(larger, 1.0, less)
     weight, total = own[0], 0.0 + values[0] * own[0]
     for j in range(1, window // parts):
         weight, total = weight * shrunk[j] + own[j], total * shrunk[j] + values[j] * own[j]
-    scale = exp_minus(tops[-1].amax(0) - tops[-1])
-    return _halved(total * scale) / _halved(weight * scale)
+    top = tops[-1].amax(0)
+    scale = _exp_minus(top - tops[-1])
+    return (_halved(total * scale) / _halved(weight * scale)).masked_fill(top == torch.inf, torch.nan)
+
+
+def _exp_minus(a: Tensor) -> Tensor:
+    """e^-a of a >= 0; NaN of NaN."""
+    t = (a * exponential.LOG2E).clamp(max=exponential.LIMIT)
+    rounded = t + exponential.ROUNDER
+    f = t - (rounded - exponential.ROUNDER)
+    p = torch.full_like(f, exponential.COEFFICIENTS[0])
+    for c in exponential.COEFFICIENTS[1:]:
+        p = p * f + c
+    return p * ((exponential.BITS - rounded.view(torch.int32)) << 23).view(torch.float32)
 
 
 def _halved(x: Tensor) -> Tensor:

@@ -60,14 +60,14 @@ def _tree_sum(x: Tensor) -> Tensor:
 
 
 def _softplus(x: Tensor) -> Tensor:
-    e = exp_minus(x.abs())
+    e = _exp_minus(x.abs())
     u = 1.0 + e
     # What the addition lost; e is at most 1, so this difference is exact.
     lost = e - (u - 1.0)
     return x.clamp(min=0.0) + (_log(u) + lost / u)
 
 
-def exp_minus(a: Tensor) -> Tensor:
+def _exp_minus(a: Tensor) -> Tensor:
     """exp(-a) of a >= 0."""
     x = (-a).clamp(min=of.LEAST_EXPONENT)
     n = (x * of.LOG2E + of.ROUNDER) - of.ROUNDER
