@@ -184,6 +184,7 @@ FLAGS: tuple[Flag, ...] = (
         None,
         "Python of the environment of SGLang or vLLM; unset, and for the embedded engine, the launcher's",
     ),
+    Flag("DSV4_SELFTEST", BOOL, False, "ask each engine the probes of `dsv4 selftest --url` before it is ready"),
     Flag("DSV4_ALLOW_FALLBACK", BOOL, False, "serve without a kernel path that was asked for and is not there"),
     Flag("DSV4_INDEX_HADAMARD", BOOL, False, "rotate index keys and queries before FP4, which vLLM does not (vLLM)"),
     Flag("DSV4_SHADOW_RECALL", BOOL, False, "measure the indexer's recall on live requests", True),

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,14 +16,20 @@ from dsv4_serve.errors import UsageError
 from dsv4_serve.models import prepare_model
 from dsv4_serve.plan import make_plan
 from dsv4_serve.selftest.outcome import Outcome
+from dsv4_serve.selftest.served_reference import engine_words
+
+if TYPE_CHECKING:
+    # Loads torch, which other commands do without.
+    from dsv4_serve.engines.embedded.options import EngineOptions
 
 POOL_TOKENS = 4096
 """Small, so that a flood takes seconds; a longer context gets a pool that holds it once."""
+RUNNING = 16
 
 
 def run_selftest(toggles: dict[str, str], probes: list[str], as_json: bool) -> int:
     """Print each outcome; 0 when no probe failed."""
-    from dsv4_serve.engines.embedded.options import EngineOptions
+    from dsv4_serve.engines.embedded.args import parse_args
     from dsv4_serve.selftest.run import chosen, selftest
 
     profile = make_plan(os.environ, toggles).profile
@@ -31,25 +39,30 @@ def run_selftest(toggles: dict[str, str], probes: list[str], as_json: bool) -> i
             f"profile {profile.name}: its engine is {engine!r}; accepted is 'embedded'; --url probes a server"
         )
     chosen(probes)
-    options = EngineOptions(
-        model_path=prepare_model(profile.model),
-        served_model_name=profile.model.name,
-        indexer_dtype=profile.indexer.dtype,
-        kv_dtype="bf16" if profile.kv_layout == "bf16" else "v4",
-        max_total_tokens=max(POOL_TOKENS, profile.model.context_length or 0),
-        max_running_requests=16,
-        context_length=profile.model.context_length,
-    )
+    options = _small(parse_args(engine_words(profile, prepare_model(profile.model))).engine)
     return _report(selftest(options, profile.trained, probes, _begins), as_json)
 
 
+def _small(options: EngineOptions) -> EngineOptions:
+    """The options that serve, without their tiers, in a pool that a flood fills."""
+    return replace(
+        options,
+        max_total_tokens=max(POOL_TOKENS, options.context_length or 0),
+        kv_bytes=None,
+        max_running_requests=RUNNING,
+        hicache=False,
+        host_bytes=None,
+        disk_dir=None,
+    )
+
+
 def run_url_selftest(toggles: dict[str, str], url: str, key_file: Path | None, probes: list[str], as_json: bool) -> int:
-    """The same for a server at `url`; the profile says whether its weights are trained."""
+    """The same for a server at `url`; the profile is what it serves."""
     from dsv4_serve.selftest.by_url import probe_url
 
     profile = make_plan(os.environ, toggles).profile
     key = None if key_file is None else key_file.read_text().strip()
-    return _report(probe_url(url.rstrip("/"), key, profile.trained, probes), as_json)
+    return _report(probe_url(url.rstrip("/"), key, profile, probes), as_json)
 
 
 def _report(probed: AsyncIterator[Outcome], as_json: bool) -> int:

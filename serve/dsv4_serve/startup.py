@@ -12,6 +12,7 @@ from dsv4_serve.failure import Cause, Failure
 from dsv4_serve.front import Front
 from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.logs import log
+from dsv4_serve.nodes import Nodes
 from dsv4_serve.startup_selftest import run_startup_selftest
 
 BOOT = "engine_boot"
@@ -28,7 +29,7 @@ class EngineNotReadyError(Exception):
 
 
 async def bring_up(front: Front) -> None:
-    """Wait for the engine's health, hold what it runs against what was asked, then wait for its first generation.
+    """Wait until the engine lives, hold what it runs against what was asked, then wait for its first generation.
 
     Where the profile asks for it, the self-test follows. EngineNotReadyError when that takes too long or fails, or when
     something that was asked for is not in effect.
@@ -36,13 +37,14 @@ async def bring_up(front: Front) -> None:
     adapter, client, lifecycle, limit = front.adapter, front.client, front.lifecycle, front.settings.startup_seconds
     end = time.monotonic() + limit
     lifecycle.begin(BOOT, "the engine is starting")
-    await _until_healthy(client, lifecycle, end)
+    await _until_alive(adapter, client, lifecycle, end)
     await verify_effective(front)
     lifecycle.begin("first_generation", "the engine has not answered a generation yet")
     last = await _until_generated(adapter, client, end)
     if last is not None:
         raise EngineNotReadyError("slow_start", f"not ready after {limit:g} s: {last}")
-    if front.settings.profile.selftest:
+    profile = front.settings.profile
+    if profile.selftest and not Nodes.of(profile.toggles()).worker:
         lifecycle.begin("selftest", "the engine answers its self-test")
         failed = await run_startup_selftest(front, max(0.0, end - time.monotonic()))
         if failed is not None:
@@ -53,11 +55,11 @@ async def bring_up(front: Front) -> None:
         front.metrics.startup_phase.labels(phase=phase.name).set(phase.seconds)
 
 
-async def _until_healthy(client: EngineClient, lifecycle: Lifecycle, end: float) -> None:
+async def _until_alive(adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle, end: float) -> None:
     said = time.monotonic()
     while True:
         try:
-            await client.get_text("/health")
+            await client.get_text(adapter.liveness)
             return
         except EngineUnreachableError as error:
             starting = f"the engine is starting: {error}"

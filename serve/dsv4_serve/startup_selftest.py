@@ -8,8 +8,10 @@ from typing import Any
 from dsv4_serve.engines.client import EngineUnreachableError
 from dsv4_serve.front import Front
 from dsv4_serve.logs import log
+from dsv4_serve.models import model_directory
 from dsv4_serve.selftest.outcome import ProbeFailed
-from dsv4_serve.selftest.served import Served, probe_served
+from dsv4_serve.selftest.served import SIZES, Served, exact, probe_served
+from dsv4_serve.selftest.served_reference import ServedReference
 
 # Of one request: the longest needle on a slow machine.
 REQUEST_SECONDS = 600.0
@@ -25,7 +27,8 @@ async def run_startup_selftest(front: Front, seconds: float) -> str | None:
             raise ProbeFailed(str(error)) from error
 
     profile = front.settings.profile
-    served = Served(post, profile.model.name, profile.trained, profile.model.context_length)
+    reference = ServedReference(profile, model_directory(profile.model), SIZES)
+    served = Served(post, profile.model.name, profile.trained, profile.model.context_length, reference, exact(profile))
     failed = []
     try:
         async with asyncio.timeout(seconds):

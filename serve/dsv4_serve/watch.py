@@ -1,18 +1,25 @@
-"""The watch over an engine that serves: does it answer, does it say that it is dead, does its work move on?"""
+"""The watch over an engine that serves: does it answer, does it say that it is dead, does its work move on?
+
+Neither question costs the engine a generation. One token is asked for where requests are there and nothing that the
+engine counts has moved for half of what counts as a hang: one that still generates is not started again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 from dsv4_serve.engines.client import EngineUnreachableError
+from dsv4_serve.engines.first_generation import generate_once
 from dsv4_serve.failure import Failure
 from dsv4_serve.front import Front
+from dsv4_serve.logs import log
 from dsv4_serve.metrics.exposition import MetricsError
 from dsv4_serve.progress import Progress, counted
 
 WATCH_SECONDS = 2.0
 # An engine that says three times in a row that it is dead will not serve again.
 DEAD_AFTER = 3
+GENERATION_SECONDS = 30.0
 
 
 async def watch(front: Front) -> Failure:
@@ -25,8 +32,10 @@ async def watch(front: Front) -> Failure:
         silent = None
         try:
             async with asyncio.timeout(limit / 2):
-                await front.client.get_text("/health")
+                await front.client.get_text(front.adapter.liveness)
                 await _look_at_work(front, progress)
+                if progress.still > limit / 2:
+                    await _ask_for_a_token(front, progress)
         except EngineUnreachableError as error:
             silent = str(error)
             said_dead = said_dead + 1 if error.status == 503 else 0
@@ -62,6 +71,16 @@ async def _look_at_work(front: Front, progress: Progress) -> None:
     except MetricsError:
         # Every scrape counts and reports it; of an engine that counts in other names nothing can be concluded.
         progress.idle()
+
+
+async def _ask_for_a_token(front: Front, progress: Progress) -> None:
+    try:
+        await generate_once(front.client, front.settings.profile.model.name, GENERATION_SECONDS)
+    except EngineUnreachableError as error:
+        log.warning("no counter of the engine moved for %.0f s, and it gives no token: %s", progress.still, error)
+        return
+    log.warning("no counter of the engine moved for %.0f s, but it generates", progress.still)
+    progress.idle()
 
 
 def _hang(progress: Progress, silent: str | None) -> Failure:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from dsv4_serve.engines.embedded.options import EngineOptions
+from dsv4_serve.engines.embedded.tiny import write_tiny_model
 from dsv4_serve.models import TRAINED_TINY
 from dsv4_serve.selftest.outcome import Outcome
 from dsv4_serve.selftest.run import selftest
@@ -14,12 +16,20 @@ Run = Callable[..., dict[str, Outcome]]
 
 
 @pytest.fixture(scope="session")
-def run() -> Run:
-    """Runs the named probes on the committed model; outcomes by name."""
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that nobody trained."""
+    directory = tmp_path_factory.mktemp("random") / "model"
+    write_tiny_model(directory, seed=1)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def run(random_model: Path) -> Run:
+    """Runs the named probes on the committed model, or on one that nobody trained; outcomes by name."""
 
     def made(names: Sequence[str], trained: bool = True, **options: object) -> dict[str, Outcome]:
         chosen: dict[str, object] = {
-            "model_path": TRAINED_TINY,
+            "model_path": TRAINED_TINY if trained else random_model,
             "served_model_name": "tiny",
             "max_total_tokens": 2048,
             "max_running_requests": 16,

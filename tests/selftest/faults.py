@@ -26,12 +26,16 @@ Make = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`caught_by` are probes that must fail; others may fail, too. `words` stand in the first one's message."""
+    """`caught_by` are probes that must fail; others may fail, too. `words` stand in the first one's message.
+
+    `by_logits` are those that fail of weights that are not trained because of the logits.
+    """
 
     name: str
     inject: Make
     caught_by: tuple[str, ...]
     words: str
+    by_logits: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -187,12 +191,14 @@ def _other_convention_on_disk() -> Iterator[None]:
 
 
 FAULTS: tuple[Fault, ...] = (
-    Fault("swapped scale order", _writer(_swap_scales), ("layout", "index"), "scale bytes at position 0"),
-    Fault("dropped row", _dropped_row, ("layout",), "at position 255"),
-    Fault("stale page", _stale_page, ("layout",), "scores of position 64"),
-    Fault("truncated side region", _writer(_truncate), ("layout", "index"), "scale bytes at position"),
+    Fault(
+        "swapped scale order", _writer(_swap_scales), ("layout", "index"), "scale bytes at position 0", ("answer-700",)
+    ),
+    Fault("dropped row", _dropped_row, ("layout",), "at position 255", ("answer-700",)),
+    Fault("stale page", _stale_page, ("layout",), "scores of position 64", ("answer-700",)),
+    Fault("truncated side region", _writer(_truncate), ("layout", "index"), "scale bytes at position", ("answer-700",)),
     Fault("another quantisation convention", _other_convention, ("layout", "index"), "payload bytes at position"),
-    Fault("newest entries instead of the best", _newest_entries, ("answer-700",), "record 0 of"),
+    Fault("newest entries instead of the best", _newest_entries, ("answer-700",), "record 0 of", ("answer-700",)),
     Fault("stale window and compressor state", _stale_state, ("cache-1",), "warm replay 1: prompt 0"),
     Fault("truncated side region in a tier", _truncated_tier, ("tiers",), "replay from host"),
     Fault("another quantisation convention on the disk", _other_convention_on_disk, ("tiers",), "page 0 from disk"),

@@ -38,15 +38,17 @@ def test_every_probe_on_the_trained_model() -> None:
     assert "passed    layout" in done.stderr
 
 
-def test_answers_of_untrained_weights_are_reported_as_not_run(tmp_path: Path, run: Run) -> None:
-    write_tiny_model(tmp_path / "model")
-    found = run(("answer-50", "needle-2k", "finite"), trained=False, model_path=tmp_path / "model")
+def test_untrained_weights_are_asked_for_logits(run: Run) -> None:
+    found = run(("answer-50", "answer-700", "needle-2k", "needle-10k", "finite"), trained=False)
     assert {name: outcome.status for name, outcome in found.items()} == {
-        "answer-50": "not run",
-        "needle-2k": "not run",
+        "answer-50": "passed",
+        "answer-700": "passed",
+        "needle-2k": "passed",
+        "needle-10k": "not run",
         "finite": "passed",
     }
-    assert "not trained" in found["answer-50"].detail
+    assert "tokens: logits are the reference's, largest difference 0.0e+00" in found["answer-700"].detail
+    assert "10240 tokens exceed the context of 2048" in found["needle-10k"].detail
 
 
 def test_a_failed_probe_is_exit_code_1(tmp_path: Path) -> None:

@@ -22,10 +22,26 @@ def test_it_is_caught(fault: Fault, run: Run) -> None:
     assert fault.words in found[fault.caught_by[0]].detail
 
 
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.by_logits], ids=lambda fault: fault.name)
+def test_the_logits_of_untrained_weights_catch_it(fault: Fault, run: Run) -> None:
+    with fault.inject(), behind_the_start():
+        found = run(fault.by_logits, trained=False)
+    assert {name: outcome.status for name, outcome in found.items()} == dict.fromkeys(fault.by_logits, "failed")
+    assert "by the reference" in found[fault.by_logits[0]].detail
+
+
+def test_what_fails_without_answers_needs_no_trained_weights(run: Run) -> None:
+    """The other faults: their probes ask for no answer, or see that there is none."""
+    for fault in FAULTS:
+        asked = [name for name in fault.caught_by if name.partition("-")[0] in ("answer", "needle")]
+        assert not asked or fault.by_logits or fault.name == "a NaN among the logits"
+
+
 def test_the_page_names_every_fault_and_its_probes() -> None:
     page = (REPOSITORY / "docs" / "selftest.md").read_text()
     for fault in FAULTS:
-        assert f"| {fault.name} | {', '.join(f'`{probe}`' for probe in fault.caught_by)} |" in page
+        trained, logits = (", ".join(f"`{probe}`" for probe in names) for names in (fault.caught_by, fault.by_logits))
+        assert f"| {fault.name} | {trained} | {logits} |".replace("|  |", "| |") in page
 
 
 @pytest.mark.slow

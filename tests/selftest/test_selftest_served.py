@@ -14,15 +14,18 @@ from dsv4_serve.models import TRAINED_TINY
 from dsv4_serve.profiles.load import load_profile
 from dsv4_serve.selftest.documents import as_text, document
 from selftest.test_selftest_command import selftest
-from serve.harness import COMMAND, Launcher
+from serve.harness import COMMAND, Launcher, wait_until
 
 pytestmark = pytest.mark.slow
 CONTEXT = 1024
+PATIENCE = 300.0
+"""Of a start with a self-test in it, on a busy machine."""
 
 
-def profile_with_selftest(directory: Path) -> Path:
+def profile_with_selftest(directory: Path, trained: bool = True) -> Path:
     """The tiny profile, tested before ready, with a context so short that no needle is asked."""
-    profile = load_profile("tiny").model_dump(mode="json", exclude_unset=True) | {"selftest": True}
+    of = {"selftest": True, "trained": trained}
+    profile = load_profile("tiny").model_dump(mode="json", exclude_unset=True) | of
     profile["model"]["context_length"] = CONTEXT
     path = directory / "tested.yaml"
     path.write_text(yaml.safe_dump(profile))
@@ -32,7 +35,8 @@ def profile_with_selftest(directory: Path) -> Path:
 @pytest.fixture(scope="module")
 def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     profile = profile_with_selftest(tmp_path_factory.mktemp("profiles"))
-    with Launcher(TRAINED_TINY, ["--profile", str(profile)], command=COMMAND) as running:
+    with Launcher(TRAINED_TINY, ["--profile", str(profile)], command=COMMAND, wait=False) as running:
+        wait_until(running.ready, "the self-test has passed", PATIENCE)
         yield running
 
 
@@ -66,6 +70,21 @@ def test_weights_that_know_nothing_are_a_failed_start(tmp_path: Path) -> None:
     assert "the self-test failed: answer-50: record 0 of 2" in launcher.text
     assert "cause=selftest_failed" in launcher.text
     assert "ready on" not in launcher.text
+
+
+def test_untrained_weights_are_served_after_their_logits_were_compared(tmp_path: Path, random_model: Path) -> None:
+    """By the start, and by URL; served in another format than the profile says, the difference is found."""
+    profile = profile_with_selftest(tmp_path, trained=False)
+    named = ["--profile", str(profile), "--model", str(random_model)]
+    with Launcher(random_model, ["--profile", str(profile)], command=COMMAND, wait=False) as launcher:
+        wait_until(launcher.ready, "the self-test has passed", PATIENCE)
+        assert "self-test: passed    answer-50" in launcher.text
+        assert "self-test: passed    answer-700" in launcher.text
+        assert "logits are the reference's, largest difference 0.0e+00" in launcher.text
+        other = [*named, "--url", launcher.url, "--probe", "answer-700", "--indexer-dtype", "fp8"]
+        done = selftest(*other)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "by the reference" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@
 
 A prompt that begins with `standin:` selects a failure for that request: `standin:429`, `standin:503`,
 `standin:context`, `standin:cut` (the connection breaks after three tokens), `standin:die` (the process
-exits), `standin:hang` (no first token, ever), `standin:eat` (takes memory until somebody ends it), `standin:flood` (an
-endless stream as fast as the client reads), `standin:pause` (three tokens, then none).
+exits), `standin:hang` (no first token, ever), `standin:stuck` (the same for all requests from now on), `standin:eat`
+(takes memory until somebody ends it), `standin:flood` (an endless stream as fast as the client reads), `standin:pause`
+(three tokens, then none).
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Standin:
     lag: float = 0.0
     running: int = 0
     last_end: float = float("-inf")
+    stuck: bool = False
     aborted: int = 0
     generated: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -162,7 +164,8 @@ class Standin:
 
     async def emit(self, send: Send, body: dict[str, Any], chat: bool, failure: str) -> None:
         count = body.get("max_tokens") or body.get("max_completion_tokens") or 16
-        if failure == "hang":
+        self.stuck = self.stuck or failure == "stuck"
+        if self.stuck or failure == "hang":
             await asyncio.sleep(3600)
         if not body.get("stream"):
             await asyncio.sleep(self.first_token + count / self.rate)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4_serve.engines.base import EngineRun, check_toggles
+from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.embedded_adapter import EmbeddedAdapter
 from dsv4_serve.errors import PreflightError, UsageError
 from dsv4_serve.flags import BY_NAME, CONFLICTS, FLAGS, Conflict, Value
@@ -117,6 +117,7 @@ COMMAND_TOGGLES = {
     "DSV4_INDEXER_DTYPE": "fp8",
     "DSV4_KV_LAYOUT": "bf16",
     "DSV4_HICACHE": "1",
+    "DSV4_ROWGROUP": "1",
     "DSV4_KERNELS_DIR": "/opt/kernels",
 }
 REFUSED_TOGGLES = {
@@ -124,15 +125,14 @@ REFUSED_TOGGLES = {
     "DSV4_EP": "2",
     "DSV4_DP": "2",
     "DSV4_SPECULATIVE": "eagle",
-    "DSV4_ROWGROUP": "1",
     "DSV4_BACKEND": "gfx950",
     "DSV4_INDEX_HADAMARD": "1",
     "DSV4_SHADOW_RECALL": "1",
     "DSV4_INDEXER_TIMING": "100",
 }
-# DSV4_PAGE8 needs V4.1, which the embedded engine refuses first; the rest are covered in the tests named here.
 ELSEWHERE = {
-    "DSV4_PAGE8": "test_page8_reaches_the_engine_check",
+    "DSV4_PAGE8": "test_page8_reaches_the_command_of_a_model_that_has_it",
+    "DSV4_SELFTEST": "test_serve_lifecycle",
     "DSV4_ENGINE_PYTHON": "test_serve_sglang_command",
     "DSV4_NODES": "test_serve_nodes",
     "DSV4_NODE_RANK": "test_serve_nodes",
@@ -166,10 +166,9 @@ def test_what_the_engine_cannot_do_is_refused_not_ignored(name: str, value: str)
         make_plan({name: value}, {})
 
 
-def test_page8_reaches_the_engine_check() -> None:
-    asked = resolve({}, {"DSV4_PAGE8": "1", "DSV4_ROWGROUP": "1", "DSV4_KV_LAYOUT": "v41"}, {})
-    with pytest.raises(PreflightError, match=r"DSV4_KV_LAYOUT=v41 .* it accepts bf16, v4"):
-        check_toggles(ADAPTER, asked)
+def test_page8_reaches_the_command_of_a_model_that_has_it() -> None:
+    commands = [make_plan({}, {"DSV4_PROFILE": "tiny-v41", "DSV4_PAGE8": on}).describe()["command"] for on in "10"]
+    assert ["--page8" in command for command in commands] == [True, False]
 
 
 def test_fallback_must_be_permitted() -> None:

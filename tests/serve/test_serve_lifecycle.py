@@ -47,6 +47,13 @@ def test_until_ready_it_lives_explains_itself_and_refuses(model_dir: Path) -> No
         assert "dsv4_engine_up 1.0" in launcher.get("/metrics").text
 
 
+def test_a_self_test_that_fails_is_a_failed_start_where_one_is_asked_for(model_dir: Path) -> None:
+    """The stand-in's answers are all the same words. Nobody asks in the tests around this one."""
+    with Launcher(model_dir, ["--selftest"], wait=False) as launcher:
+        assert launcher.exit_code() == 1
+    assert "the self-test failed: answer-50: record 0 of" in launcher.text
+
+
 def test_health_alone_does_not_make_it_ready(model_dir: Path) -> None:
     with Launcher(model_dir, ["--startup-seconds", "2"], ["--never-ready"], wait=False) as launcher:
         wait_until(lambda: launcher.get("/startupz").json()["running_phase"]["name"] == "first_generation", "healthy")

@@ -103,3 +103,12 @@ def test_profile_env_reaches_the_engine(tmp_path: Path) -> None:
     path = write(tmp_path / "p.yaml", env={"OMP_NUM_THREADS": "1", "HF_TOKEN": "hush"})
     described = make_plan({"DSV4_PROFILE": path}, {}).describe()
     assert described["environment"] == {"OMP_NUM_THREADS": "1", "HF_TOKEN": "[redacted]"}
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_production_asks_its_engine_before_it_is_ready(name: str) -> None:
+    """The tiny profiles start in seconds instead; either can be had otherwise."""
+    profile = load_profile(name)
+    assert profile.selftest is (profile.trained and profile.hardware.arch != "cpu")
+    for on in (True, False):
+        assert make_plan({"DSV4_SELFTEST": str(int(on))}, {"DSV4_PROFILE": name}).profile.selftest is on

@@ -102,10 +102,19 @@ def test_an_engine_that_answers_nothing_is_a_hang(model_dir: Path) -> None:
 
 def test_an_engine_that_answers_and_does_no_work_is_a_hang(model_dir: Path) -> None:
     with Launcher(model_dir, [*QUICK, "--stall-seconds", "1"]) as launcher:
-        lost = launcher.chat("standin:hang")
+        lost = launcher.chat("standin:stuck")
         assert lost.status_code == 502
         assert "1 requests in it, and none of its counters moved" in lost.json()["error"]["message"]
         wait_for_restart(launcher, "hang")
+
+
+def test_one_request_without_an_answer_is_no_hang_of_an_engine_that_generates(model_dir: Path) -> None:
+    """No counter moves for it, so a token is asked for, and comes: the others are not cut off for its sake."""
+    with Launcher(model_dir, [*QUICK, "--stall-seconds", "1", "--idle-seconds", "6"]) as launcher:
+        lost = launcher.chat("standin:hang")
+        assert (lost.status_code, lost.json()["error"]["code"]) == (504, "request_timeout")
+        assert restarts(launcher) == {}
+    assert "no counter of the engine moved for 1 s, but it generates" in launcher.text
 
 
 def test_a_slow_engine_that_moves_is_no_hang(model_dir: Path) -> None:

@@ -29,9 +29,13 @@ class EngineRun:
 
 
 class EngineAdapter(Protocol):
-    """One engine. `command` and `environment` are pure, so that golden tests can hold them."""
+    """One engine. `command` and `environment` are pure, so that golden tests can hold them.
+
+    `liveness` is the path that says 200 while the engine lives and costs it nothing: it is asked every two seconds.
+    """
 
     name: str
+    liveness: str
     accepts: Mapping[str, frozenset[Value]]
 
     def command(self, profile: Profile) -> list[str]:

@@ -10,6 +10,7 @@ from prometheus_client import Metric
 
 from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
+from dsv4_serve.engines.first_generation import generate_once
 from dsv4_serve.flags import Value
 from dsv4_serve.metrics.exposition import parse_engine_metrics
 from dsv4_serve.profiles.schema import Profile
@@ -23,6 +24,7 @@ class EmbeddedAdapter:
     """One process, one thread of torch on a CPU; no parallelism."""
 
     name = "embedded"
+    liveness = "/health"
     accepts: Mapping[str, frozenset[Value]] = {
         "DSV4_INDEX_HADAMARD": frozenset({False}),
         "DSV4_TP": frozenset({1}),
@@ -69,15 +71,7 @@ class EmbeddedAdapter:
         return dict(profile.env)
 
     async def ready(self, client: EngineClient) -> bool:
-        request = {
-            "model": (await self.effective(client))["model"],
-            "prompt": "The capital of France is",
-            "max_tokens": 4,
-            "temperature": 0,
-        }
-        answer = await client.post_json("/v1/completions", request, FIRST_GENERATION_SECONDS)
-        if not answer.get("choices") or answer.get("usage", {}).get("completion_tokens", 0) < 1:
-            raise EngineUnreachableError(f"the first generation gave no token: {answer}")
+        await generate_once(client, (await self.effective(client))["model"], FIRST_GENERATION_SECONDS)
         return True
 
     async def effective(self, client: EngineClient) -> dict[str, Any]:

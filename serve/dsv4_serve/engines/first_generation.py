@@ -1,4 +1,4 @@
-"""An engine is ready once it has generated."""
+"""A generation by the launcher itself: an engine is ready once it has generated."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
 SECONDS = 600.0
 
 
-async def generate_once(client: EngineClient, model: str) -> None:
+async def generate_once(client: EngineClient, model: str, seconds: float = SECONDS) -> None:
     """A few tokens from `model`; EngineUnreachableError when none came."""
     request = {"model": model, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
-    answer = await client.post_json("/v1/completions", request, SECONDS)
+    answer = await client.post_json("/v1/completions", request, seconds)
     if not answer.get("choices") or answer.get("usage", {}).get("completion_tokens", 0) < 1:
-        raise EngineUnreachableError(f"the first generation gave no token: {answer}")
+        raise EngineUnreachableError(f"the generation gave no token: {answer}")

@@ -29,6 +29,8 @@ class SglangAdapter:
     """SGLang as it is published, on gfx950 with AITER beneath."""
 
     name = "sglang"
+    # Not /health: that one generates a token whenever the engine is idle, and takes a second.
+    liveness = "/ping"
     accepts: Mapping[str, frozenset[Value]] = {
         "DSV4_INDEX_HADAMARD": frozenset({False}),
         "DSV4_INDEXER_DTYPE": frozenset({"fp4", "fp8"}),

@@ -22,14 +22,14 @@ class VllmAdapter:
     """vLLM as it is published, on gfx950 with AITER beneath."""
 
     name = "vllm"
+    liveness = "/health"
     accepts: Mapping[str, frozenset[Value]] = {
         "DSV4_KV_LAYOUT": frozenset({"v4", "v41"}),
-        "DSV4_BACKEND": frozenset({"auto", "aiter", "portable"}),
+        "DSV4_BACKEND": frozenset({"auto", "aiter", "gfx950", "portable"}),
         "DSV4_ROWGROUP": frozenset({False}),
         "DSV4_PAGE8": frozenset({False}),
         "DSV4_SHADOW_RECALL": frozenset({False}),
         "DSV4_HICACHE": frozenset({False}),
-        "DSV4_KERNELS_DIR": frozenset({None}),
     }
 
     def __init__(self, run: EngineRun) -> None:

@@ -142,6 +142,7 @@ OWN_FIELDS = {
     "hicache_disk_dir": "DSV4_HICACHE_DISK_DIR",
     "hicache_disk_bytes": "DSV4_HICACHE_DISK_BYTES",
     "hicache_write_policy": "DSV4_HICACHE_WRITE_POLICY",
+    "selftest": "DSV4_SELFTEST",
 }
 INDEXER_FIELDS = {"dtype": "DSV4_INDEXER_DTYPE", "backend": "DSV4_BACKEND"}
 # The other toggles have a field of their own, or choose the profile itself.

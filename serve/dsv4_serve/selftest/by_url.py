@@ -8,15 +8,21 @@ from typing import Any
 import httpx
 
 from dsv4_serve.errors import CommandError
+from dsv4_serve.models import model_directory
+from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.selftest.outcome import Outcome, ProbeFailed
-from dsv4_serve.selftest.served import Served, probe_served
+from dsv4_serve.selftest.served import SIZES, Served, exact, probe_served
+from dsv4_serve.selftest.served_reference import ServedReference
 
 TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 SHOWN_CHARACTERS = 300
 
 
-async def probe_url(url: str, key: str | None, trained: bool, names: Iterable[str]) -> AsyncIterator[Outcome]:
-    """The outcomes, as they come. CommandError when nothing that speaks the API answers there."""
+async def probe_url(url: str, key: str | None, profile: Profile, names: Iterable[str]) -> AsyncIterator[Outcome]:
+    """The outcomes, as they come. CommandError when nothing that speaks the API answers there.
+
+    `profile` is what is served there; it says whether the weights are trained.
+    """
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT, trust_env=False) as http:
 
@@ -30,7 +36,9 @@ async def probe_url(url: str, key: str | None, trained: bool, names: Iterable[st
             return answer.json()
 
         card = await _model(http, url)
-        async for outcome in probe_served(Served(post, card["id"], trained, card.get("max_model_len")), names):
+        reference = ServedReference(profile, model_directory(profile.model), SIZES)
+        served = Served(post, card["id"], profile.trained, card.get("max_model_len"), reference, exact(profile))
+        async for outcome in probe_served(served, names):
             yield outcome
 
 

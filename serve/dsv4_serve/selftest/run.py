@@ -20,7 +20,7 @@ from dsv4_serve.selftest.subject import Subject, started
 from dsv4_serve.selftest.tier_battery import tier_battery
 
 CONVENTION = "aiter"
-"""How index keys are quantised in this product, whatever the engine under test says of itself."""
+"""How index keys are quantised for V4 models, whatever the engine under test says of itself."""
 
 Probe = Callable[[Subject], str | Awaitable[str]]
 
@@ -38,7 +38,7 @@ def _finite(subject: Subject) -> str:
 
 def _probes() -> Iterator[tuple[str, Probe]]:
     yield "layout", _layout
-    yield "index", partial(index_readback, convention=CONVENTION)
+    yield "index", index_readback
     for tokens in PROBE_TOKENS:
         yield f"answer-{tokens}", partial(answer_probe, tokens=tokens)
     for tokens in NEEDLE_TOKENS:

@@ -1,6 +1,7 @@
 """The probes that a served model answers by HTTP, whatever engine serves it: answers, needles, cold against cached.
 
-What they cannot see from outside (the bytes of the index, the reference backend's logits) is reported as not run.
+Weights that are not trained are asked for logits instead. What cannot be seen from outside, the bytes of the index, is
+reported as not run.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from functools import partial
 from typing import Any
 
 from dsv4_serve.errors import UsageError
+from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.selftest.documents import NEEDLE_DEPTH, NEEDLE_TOKENS, PROBE_TOKENS, RECORD, as_text, document
 from dsv4_serve.selftest.outcome import NotRun, Outcome, ProbeFailed
+from dsv4_serve.selftest.served_reference import ServedReference
+from dsv4_serve.selftest.steps import REPLAY_TOLERANCE, Step, compare
 
 Post = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """(path, body) to the answer's JSON; ProbeFailed for anything but a 200."""
@@ -27,16 +31,23 @@ CACHE_ANSWER_TOKENS = 6
 WARM_REPLAYS = 3
 CALIBRATION_RECORDS = 50
 FROM_OUTSIDE = ("layout", "index")
+SIZES = (*PROBE_TOKENS, *NEEDLE_TOKENS)
 
 
 @dataclass(slots=True)
 class Served:
-    """A served model. `bytes_per_token` of a document is measured once; `context` None means that nobody said."""
+    """A served model. `bytes_per_token` of a document is measured once; `context` None means that nobody said.
+
+    `reference` has the logits to expect of weights that are not trained; `exact` says that an answer does not depend on
+    what else is in its batch.
+    """
 
     post: Post
     model: str
     trained: bool
     context: int | None
+    reference: ServedReference
+    exact: bool
     bytes_per_token: float = 0.0
 
     async def ask(self, records: dict[str, str], key: str, max_tokens: int = ANSWER_TOKENS) -> tuple[str, int]:
@@ -47,25 +58,21 @@ class Served:
             "messages": [{"role": "user", "content": question}],
             "temperature": 0,
             "max_tokens": max_tokens,
+            "chat_template_kwargs": {"thinking": False},
         }
         answer = await self.post("/v1/chat/completions", body)
         message = answer["choices"][0]["message"]
         text = (message.get("reasoning_content") or "") + (message.get("content") or "")
         return text, int(answer["usage"]["prompt_tokens"])
 
-    async def complete(self, prompt: str) -> tuple[Any, int]:
-        """Text and log-probabilities of a greedy completion, as one comparable value, and its cached tokens."""
-        body = {
-            "model": self.model,
-            "prompt": prompt,
-            "temperature": 0,
-            "max_tokens": CACHE_ANSWER_TOKENS,
-            "logprobs": 3,
-        }
+    async def steps(self, prompt: str | list[int], max_tokens: int) -> tuple[list[Step], int]:
+        """A greedy completion, token by token with its alternatives, and its cached tokens."""
+        body = {"model": self.model, "prompt": prompt, "temperature": 0, "max_tokens": max_tokens, "logprobs": 3}
         answer = await self.post("/v1/completions", body)
-        choice = answer["choices"][0]
+        found = answer["choices"][0]["logprobs"]
         cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        return (choice["text"], choice["logprobs"]), int(cached)
+        steps = [Step(token, likely) for token, likely in zip(found["tokens"], found["top_logprobs"], strict=True)]
+        return steps, int(cached)
 
     async def document(self, tokens: int, seed: int) -> dict[str, str]:
         """Records of about `tokens` tokens of this model."""
@@ -76,8 +83,15 @@ class Served:
         return document(round(tokens * self.bytes_per_token), seed)
 
 
+def exact(profile: Profile) -> bool:
+    """The embedded engine is bit-exact by construction; kernels of the others sum as the batch has it."""
+    return profile.engine.name == "embedded"
+
+
 async def _answer(served: Served, tokens: int) -> str:
-    _askable(served, tokens)
+    _fits(served, tokens)
+    if not served.trained:
+        return await _logits(served, tokens)
     records = await served.document(tokens - 40, tokens)
     keys = list(records)
     used = 0
@@ -87,7 +101,9 @@ async def _answer(served: Served, tokens: int) -> str:
 
 
 async def _needle(served: Served, tokens: int) -> str:
-    _askable(served, tokens)
+    _fits(served, tokens)
+    if not served.trained:
+        return await _logits(served, tokens)
     records = await served.document(tokens - 80, tokens + 1)
     used = await _expect(served, records, list(records)[int(NEEDLE_DEPTH * len(records))])
     return f"found {used} tokens back"
@@ -107,24 +123,34 @@ async def _cache(served: Served, concurrency: int) -> str:
     dice = random.Random(secrets.randbits(64))
     prompts = ["".join(dice.choices("abcdefghij ", k=CACHE_TOKENS[concurrency])) for _ in range(concurrency)]
 
-    async def every() -> list[tuple[Any, int]]:
-        return list(await asyncio.gather(*(served.complete(prompt) for prompt in prompts)))
+    async def every() -> list[tuple[list[Step], int]]:
+        return list(await asyncio.gather(*(served.steps(prompt, CACHE_ANSWER_TOKENS) for prompt in prompts)))
 
     cold = await every()
-    cached = 0
+    cached, largest = 0, 0.0
     for replay in range(1, WARM_REPLAYS + 1):
         for number, ((wanted, _), (found, hit)) in enumerate(zip(cold, await every(), strict=True)):
             cached += hit
-            if found != wanted:
+            if served.exact and found != wanted:
                 raise ProbeFailed(f"warm replay {replay}, prompt {number}: cold {wanted}, now {found}")
-    return f"{concurrency} at once: cold, {WARM_REPLAYS} warm replays, {cached} tokens from the cache"
+            try:
+                largest = max(largest, compare(found, wanted, REPLAY_TOLERANCE, "the cold answer"))
+            except ProbeFailed as error:
+                raise ProbeFailed(f"warm replay {replay}, prompt {number}: {error}") from error
+    same = "the same to the last bit" if served.exact else f"within {largest:.2f} nats"
+    return f"{concurrency} at once: cold, {WARM_REPLAYS} warm replays {same}, {cached} tokens from the cache"
 
 
-def _askable(served: Served, tokens: int) -> None:
+def _fits(served: Served, tokens: int) -> None:
     if served.context is not None and tokens > served.context:
         raise NotRun(f"{tokens} tokens exceed the context of {served.context}")
-    if not served.trained:
-        raise NotRun("the weights are not said to be trained: answers mean nothing")
+
+
+async def _logits(served: Served, tokens: int) -> str:
+    case = await served.reference.case(tokens)
+    found, _ = await served.steps(case.prompt, len(case.answer))
+    largest = compare(found, case.answer)
+    return f"{len(case.prompt)} tokens: logits are the reference's, largest difference {largest:.1e}"
 
 
 async def _from_outside(served: Served) -> str:

@@ -1,9 +1,12 @@
-"""The bytes that FP4 index keys must have in `split64` pages, by arithmetic of this file's own.
+"""The bytes that FP4 index keys must have in pages of 64 and of 8, by arithmetic of this file's own.
 
 It shares no address with `dsv4_kernels.layout`: a writer and a reader that agree on a wrong place are still wrong.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,8 +14,23 @@ from torch import Tensor
 from dsv4_kernels import formats
 from dsv4_kernels.pool import IndexPool
 
-PAGE_SLOTS, GROUPS, HEAD_DIM = 64, 4, 128
+GROUPS, HEAD_DIM = 4, 128
 LAYOUT = "split64"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Of a page with so many keys: where group c of key o begins in the payload, and where its scale lies."""
+
+    slots: int
+    payload: Callable[[int, int], int]
+    scale: Callable[[int, int], int]
+
+
+ORDERS = {
+    LAYOUT: Order(64, lambda o, c: c * 1024 + o * 16, lambda o, c: c * 64 + o % 16 * 4 + o // 16),
+    "split8": Order(8, lambda o, c: (o % 4 * 4 + c) * 32 + o // 4 * 16, lambda o, c: c * 8 + o),
+}
 
 
 def expected_bytes(keys: Tensor, convention: str) -> tuple[Tensor, Tensor]:
@@ -23,16 +41,16 @@ def expected_bytes(keys: Tensor, convention: str) -> tuple[Tensor, Tensor]:
 
 
 def found_bytes(pool: IndexPool, slots: list[int]) -> tuple[Tensor, Tensor]:
-    """uint8 payload [n, 64] and scales [n, 4] as they lie in the pages of `pool` (split64) at `slots`."""
+    """uint8 payload [n, 64] and scales [n, 4] as they lie in the pages of `pool` at `slots`."""
+    order = ORDERS[pool.spec.layout.name]
     payload = pool.payload.contiguous().view(torch.uint8).view(-1)
     scale = pool.scale.contiguous().view(torch.uint8).view(-1)
     rows, scales = [], []
     for slot in slots:
-        page, o = divmod(slot, PAGE_SLOTS)
-        base = page * PAGE_SLOTS * HEAD_DIM // 2
-        rows.append(torch.cat([payload[base + c * 1024 + o * 16 :][:16] for c in range(GROUPS)]))
-        at = [page * PAGE_SLOTS * GROUPS + c * 64 + o % 16 * 4 + o // 16 for c in range(GROUPS)]
-        scales.append(scale[at])
+        page, o = divmod(slot, order.slots)
+        base = page * order.slots * HEAD_DIM // 2
+        rows.append(torch.cat([payload[base + order.payload(o, c) :][:16] for c in range(GROUPS)]))
+        scales.append(scale[[page * order.slots * GROUPS + order.scale(o, c) for c in range(GROUPS)]])
     return torch.stack(rows), torch.stack(scales)
 
 
