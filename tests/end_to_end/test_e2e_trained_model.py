@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from dsv4_serve.engines.embedded.model import Model
 from dsv4_serve.engines.embedded.request import SamplingParams
 from dsv4_serve.engines.embedded.tokenizer import load_tokenizer
 from embedded.engine_harness import complete, running_engine, tokens
@@ -69,9 +70,10 @@ def test_without_the_index_it_cannot() -> None:
     async def answer(ablated: bool) -> str:
         async with running_engine(TRAINED) as engine:
             if ablated:
-                for layer in engine.model.layers:
-                    if layer.attention.indexer is not None:
-                        layer.attention.indexer.ablated = True
+                assert isinstance(engine.model, Model)
+                for attention in engine.model.attentions:
+                    if attention.indexer is not None:
+                        attention.indexer.ablated = True
             params = SamplingParams(max_tokens=12, temperature=0.0, stop_token_ids=frozenset({1}))
             return b"".join(tokenizer.bytes_of(t) for t in tokens(await complete(engine, ids, params))).decode()
 
