@@ -15,6 +15,7 @@ PARTS: tuple[str, ...] = (
     "dsv4_serve.engines.sglang.start",
     "dsv4_serve.engines.sglang.routing",
     "dsv4_serve.engines.sglang.fixes",
+    "dsv4_serve.engines.sglang.products",
     "dsv4_serve.engines.sglang.index_format",
     "dsv4_serve.engines.sglang.inside.publisher",
 )
