@@ -43,6 +43,18 @@ def fingerprint(spec: IndexSpec, kernel: str) -> str:
 
 
 @cache
+def backend_sources(backend: str) -> str:
+    """sha256 (64 hex digits) of the sources of a backend of ours and of the conventions: what its rounding follows
+    from.
+    """
+    root = Path(__file__).parent
+    digest = hashlib.sha256((root / "formats.py").read_bytes())
+    for path in sorted((root / backend).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
 def kernel_sources() -> str:
     """sha256 (64 hex digits) of what gfx950 code objects are built from: objects of other sources may take other
     arguments or read other bytes.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dsv4_kernels.registry import KernelVariant, LogitsShape, logits_variants
 from dsv4_serve.errors import UsageError
 from dsv4_serve.plan_command import config_path
@@ -9,14 +11,21 @@ from dsv4_serve.planner.geometry import ModelGeometry
 from dsv4_serve.profiles.schema import Profile
 
 ARCH = "gfx950"
+RECORDS = {"v4": ("record68",), "v41": ("record68", "record68_p128")}
+"""vLLM's layouts by the model's generation."""
 
 
 def logits_shapes(profile: Profile) -> tuple[LogitsShape, ...]:
     """Shapes of the paged logits that the profile's engine launches.
 
-    SGLang hands over bfloat16 head weights, the embedded engine float32; pages of 8 come beside those of 64.
+    SGLang hands over bfloat16 head weights, the other engines float32; pages of 8 come beside those of 64. vLLM has
+    its records in pages of 64 keys, for V4.1 of 128 too, of which consumers score candidate blocks.
     """
     heads = ModelGeometry.read(config_path(profile.model)).sizes["index_n_heads"]
+    if profile.engine.name == "vllm":
+        records = [LogitsShape(heads, layout, float_weights=True) for layout in RECORDS[profile.kv_layout]]
+        gathered = [replace(shape, blocks=True) for shape in records] if profile.kv_layout == "v41" else []
+        return (*records, *gathered)
     paged = LogitsShape(heads, float_weights=profile.engine.name == "embedded")
     page8 = bool(profile.toggles().get("DSV4_PAGE8"))
     return (paged, LogitsShape(heads, "split8")) if page8 else (paged,)

@@ -57,6 +57,7 @@ def test_every_variant_has_a_name_of_its_own_and_a_backend() -> None:
         ("v41-flash-tp4", {}, (LogitsShape(32),)),
         ("v41-flash-tp4", {"DSV4_PAGE8": "1"}, (LogitsShape(32), LogitsShape(32, "split8"))),
         ("tiny", {}, (LogitsShape(64, float_weights=True),)),
+        ("vllm-v4-flash-tp8", {}, (LogitsShape(64, "record68", float_weights=True),)),
     ],
 )
 def test_a_profile_launches_these_shapes(
@@ -73,16 +74,15 @@ def test_a_profile_needs_every_form_of_its_shapes_and_no_other() -> None:
                 kernel_variants(profile)
             continue
         variants = kernel_variants(profile)
-        assert len(variants) == 6
+        shapes = logits_shapes(profile)
         assert set(variants) <= set(registry.VARIANTS)
-        assert {(v.heads, v.layout, v.float_weights) for v in variants} == {
-            (shape.heads, shape.layout, shape.float_weights) for shape in logits_shapes(profile)
+        assert {(v.heads, v.layout, v.float_weights, v.blocks) for v in variants} == {
+            (shape.heads, shape.layout, shape.float_weights, shape.blocks) for shape in shapes
         }
-        assert {(v.fast, v.shared, v.windowed) for v in variants} == {
-            (fast, shared, windowed)
-            for fast in (True, False)
-            for shared, windowed in ((False, False), (True, False), (True, True))
-        }
+        for shape in shapes:
+            forms = {(v.fast, v.shared, v.windowed) for v in registry.logits_variants(shape)}
+            assert forms == {(fast, *form) for fast in (True, False) for form in registry.logits_forms(shape)}
+        assert len(variants) == {"vllm": {"v4": 4, "v41": 12}}.get(profile.engine.name, {}).get(profile.kv_layout, 6)
 
 
 def test_the_index_lists_resources_and_calling_convention(directory: Path) -> None:

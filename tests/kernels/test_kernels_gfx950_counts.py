@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from dsv4_kernels.gfx950 import logits as gfx950_logits
+from dsv4_kernels.pool import IndexSpec
 from gfx950_emulator import active
 from gfx950_emulator.front_end.kernel import Resources
-from gfx950_scoring import PAGE8, SPEC, Scoring, ints
+from gfx950_scoring import Scoring, ints
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "plain"])
@@ -27,8 +28,9 @@ class Counted:
     fast: bool
     most: float
     registers: int
-    page8: bool = False
+    layout: str = "split64"
     gap: int = 0
+    blocks: bool = False
 
 
 COUNTED = (
@@ -43,9 +45,15 @@ COUNTED = (
     # Pages further apart than their size, as in a pool of several layers, cost nothing.
     Counted(64, 1, True, 126, 96, gap=4096),
     Counted(32, 1, True, 86, 66, gap=48),
-    Counted(64, 1, True, 147, 104, page8=True),
-    Counted(32, 1, True, 106, 80, page8=True),
-    Counted(32, 4, True, 70.5, 160, page8=True),
+    Counted(64, 1, True, 147, 104, "split8"),
+    Counted(32, 1, True, 106, 80, "split8"),
+    Counted(32, 4, True, 70.5, 160, "split8"),
+    # vLLM's records: a byte of scales a tile where split64 has a word a page; pages of 128 add scalar work alone.
+    Counted(64, 1, True, 128, 96, "record68", gap=4096),
+    Counted(32, 4, True, 66.25, 152, "record68", gap=4096),
+    Counted(32, 1, True, 107, 72, "record68_p128", gap=4096),
+    Counted(32, 1, True, 154, 80, "record68_p128", gap=4096, blocks=True),
+    Counted(64, 1, True, 194, 104, "record68", gap=4096, blocks=True),
 )
 
 
@@ -53,10 +61,13 @@ def measured(of: Counted) -> tuple[float, Resources]:
     """Executed wave-instructions of one wave per 64 keys and row in steady state, and the kernel's static resources."""
     counts = []
     for keys in (512, 1024):
-        pages = keys // 8 if of.page8 else keys // 64
-        case = Scoring(rows=of.rows, heads=of.heads, pages=pages, gap=of.gap, spec=PAGE8 if of.page8 else SPEC)
+        spec = IndexSpec.named(of.layout, hadamard=False)
+        pages = keys // spec.layout.page_slots
+        case = Scoring(rows=of.rows, heads=of.heads, pages=pages, gap=of.gap, spec=spec)
         seqs = torch.zeros(of.rows, dtype=torch.int32) if of.rows > 1 else None
         call = case.call(case.tables(1, pages), ints(*[keys] * of.rows), keys, seqs=seqs)
+        if of.blocks:
+            call = replace(call, page_table=torch.randperm(keys // 8).int()[None], table_slots=8)
         with active() as session:
             gfx950_logits.launch(call, torch.empty(of.rows, keys), rows_per_wave=of.rows, fast=of.fast, splits=1)
         counts.append(session.launches[0].wave_instructions)

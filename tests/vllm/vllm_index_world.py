@@ -22,7 +22,7 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from vllm.v1.worker import workspace
 
 from dsv4_kernels import counters
-from dsv4_serve.engines.vllm import plugin, routes
+from dsv4_serve.engines.vllm import index_format, plugin, routes
 
 CPU = torch.device("cpu")
 PREFIX = "model.layers.2.attn.indexer.k_cache"
@@ -101,12 +101,14 @@ class Model:
 def registered() -> Iterator[None]:
     """The plugin as vLLM loads it, and vLLM as published again behind it."""
     routes.forget()
+    index_format.forget()
     plugin.register()
     try:
         yield
     finally:
         plugin.unregister()
         routes.forget()
+        index_format.forget()
 
 
 @contextmanager

@@ -107,8 +107,8 @@ def load_id(table, offset, T: gl.constexpr, ORDER: gl.constexpr):
         at = gl.minimum((offset * 8 + T * 8 + lanes).to(gl.uint32), last_id.to(gl.uint32))
         return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)),)
     elif two_halves(ORDER):
-        at = gl.minimum((offset // 8 * 4).to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
-        return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)), offset // 4 % 2)
+        at = gl.minimum((offset >> 3 << 2).to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
+        return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)), (offset >> 2) & 1)
     else:
         at = gl.minimum(offset.to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
         return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)),)

@@ -50,7 +50,9 @@ def environment(profile: Profile) -> dict[str, str]:
         "DSV4_ALLOW_FALLBACK": str(int(bool(toggles.get("DSV4_ALLOW_FALLBACK")))),
         "DSV4_INDEX_HADAMARD": str(int(bool(toggles.get("DSV4_INDEX_HADAMARD")))),
     }
-    return {"VLLM_ROCM_USE_AITER": "1"} | plugin | profile.env
+    kernels = toggles.get("DSV4_KERNELS_DIR")
+    compiled = {} if kernels is None else {"DSV4_KERNELS_DIR": str(kernels)}
+    return {"VLLM_ROCM_USE_AITER": "1"} | plugin | compiled | profile.env
 
 
 def attention_config(profile: Profile) -> dict[str, str]:

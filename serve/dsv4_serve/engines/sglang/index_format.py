@@ -62,11 +62,13 @@ def _describe(ratio: int, pool: Any) -> dict[str, object]:
 
 def writer() -> str:
     """Who writes C4 keys here: AITER by version and source, or a backend of ours by its source."""
+    from dsv4_kernels.fingerprint import backend_sources
+
     chosen = routes.current()
     backend = "aiter" if chosen is None else chosen.selections["write_index_keys"].selected
     if backend == "aiter":
         return f"aiter {routes.aiter_version()} {_aiter_source()}"
-    return f"dsv4_kernels {backend} {_own_source(backend)}"
+    return f"dsv4_kernels {backend} {backend_sources(backend)}"
 
 
 @cache
@@ -79,17 +81,6 @@ def _aiter_source() -> str:
                 if (root / WRITER_SOURCE).is_file():
                     return hashlib.sha256((root / WRITER_SOURCE).read_bytes()).hexdigest()
     return "without source"
-
-
-@cache
-def _own_source(backend: str) -> str:
-    import dsv4_kernels
-
-    root = Path(dsv4_kernels.__file__).parent
-    digest = hashlib.sha256((root / "formats.py").read_bytes())
-    for path in sorted((root / backend).rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _version(distribution: str) -> str:

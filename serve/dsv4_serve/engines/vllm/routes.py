@@ -5,16 +5,25 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsv4_serve.engines import index_gates
 from dsv4_serve.engines.hooks import HookError
 from dsv4_serve.engines.vllm.functions import FUNCTIONS, SCORE, IndexFunctions, counted
 
 if TYPE_CHECKING:
     import torch
 
+    from dsv4_kernels.registry import LogitsShape
+
 BACKEND = "DSV4_BACKEND"
-CHOICES = ("auto", "aiter", "portable")
+KERNELS_DIR = "DSV4_KERNELS_DIR"
+SERVED_BY = {"aiter": ("aiter",), "dsv4": ("gfx950", "portable")}
+"""What DSV4_BACKEND may say for AITER's functions, and for ours by the kernels beneath them."""
+CHOICES = ("auto", "aiter", "gfx950", "portable")
+CANDIDATE_HEADS = 32
+"""Heads of V4.1's index, the only one whose layers score candidates."""
 ROTATED = frozenset({"write_index_keys", "quantize_query"})
 """What applies the Hadamard rotation, which AITER's functions do not."""
 
@@ -38,11 +47,24 @@ class Route:
 
 _current: dict[str, Route] | None = None
 _asked: set[tuple[int, int]] = set()
+_device: torch.device | None = None
 
 
 def current() -> dict[str, Route] | None:
     """By operation; None until they are decided: vLLM then runs as published."""
     return _current
+
+
+def geometries() -> list[tuple[int, int]]:
+    """(heads, keys a page) of every index that was decided for, in order."""
+    return sorted(_asked)
+
+
+def device() -> torch.device:
+    """Where it was decided. Raises HookError before."""
+    if _device is None:
+        raise HookError("nothing was decided for vLLM's index in this process yet")
+    return _device
 
 
 def choose(device: torch.device, heads: int, entries: int) -> dict[str, Route]:
@@ -52,29 +74,32 @@ def choose(device: torch.device, heads: int, entries: int) -> dict[str, Route]:
     """
     from dsv4_serve.engines.vllm.known_shape import Shape
 
-    global _current
+    global _current, _device
+    if _current is not None and (heads, entries) in _asked:
+        return _current
+    _device = device
+    _asked.add((heads, entries))
+    _activate(device)
     shape = Shape(heads, entries, device)
     if _current is None:
-        _activate(device)
         chosen: dict[str, Route] = {}
         for functions in FUNCTIONS:
             chosen[functions.operation] = _route(functions, shape, chosen)
         _current = chosen
         log.info(text())
-    elif (heads, entries) not in _asked:
-        launcher = _current[SCORE.operation].module
-        for route in _current.values():
-            wrong = _why_not(route.operation, route.module, shape, launcher)
-            if wrong:
-                raise HookError(f"{route.operation} by {route.backend}, {heads} heads, pages of {entries}: {wrong}")
-    _asked.add((heads, entries))
+        return chosen
+    launcher = _current[SCORE.operation].module
+    for route in _current.values():
+        wrong = _why_not(route.operation, route.module, shape, launcher)
+        if wrong:
+            raise HookError(f"{route.operation} by {route.backend}, {heads} heads, pages of {entries}: {wrong}")
     return _current
 
 
 def forget() -> None:
     """vLLM runs as published again."""
-    global _current
-    _current = None
+    global _current, _device
+    _current = _device = None
     _asked.clear()
 
 
@@ -85,29 +110,55 @@ def text() -> str:
 
 
 def _activate(device: torch.device) -> None:
-    """Our own operations behind ours: the portable kernels are those that read 68-byte records."""
+    """Our own operations behind ours, of those that read and write 68-byte records: AITER's do neither."""
     from dsv4_kernels import backends
-    from dsv4_kernels.errors import BackendUnavailableError
+    from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 
+    requested = _requested()
+    ours = requested if requested in ("gfx950", "portable") else "auto"
+    directory = os.environ.get(KERNELS_DIR)
+    try:
+        backends.activate(
+            device,
+            ours,
+            allow_fallback=os.environ.get(index_gates.ALLOW_FALLBACK, "0") == "1",
+            shapes=_shapes(),
+            compiled_kernels=Path(directory) if directory else None,
+            without=("aiter",),
+        )
+    except (ArgumentError, BackendUnavailableError) as error:
+        raise HookError(f"our kernels cannot serve on {device}: {error}") from error
+
+
+def _shapes() -> list[LogitsShape]:
+    """Every launch of the scores that was decided for: whole contexts, and V4.1's candidate blocks."""
+    from dsv4_kernels.registry import LogitsShape
+    from dsv4_serve.engines.vllm import tensors
+
+    orders = [(heads, tensors.spec(tensors.run_of(heads), entries).layout.name) for heads, entries in geometries()]
+    return [
+        LogitsShape(heads, name, float_weights=True, blocks=blocks)
+        for heads, name in orders
+        for blocks in ((False, True) if heads == CANDIDATE_HEADS else (False,))
+    ]
+
+
+def _requested() -> str:
     requested = os.environ.get(BACKEND, "auto") or "auto"
     if requested not in CHOICES:
         raise HookError(f"{BACKEND}={requested}: engine 'vllm' accepts {', '.join(CHOICES)}")
-    portable = device.type == "cuda" or requested == "portable"
-    try:
-        backends.activate(device, "portable" if portable else "auto")
-    except BackendUnavailableError as error:
-        raise HookError(f"our kernels cannot serve on {device}: {error}") from error
+    return requested
 
 
 def _route(functions: IndexFunctions, shape: Any, chosen: dict[str, Route]) -> Route:
     from dsv4_serve.engines.vllm import tensors
 
-    requested = os.environ.get(BACKEND, "auto") or "auto"
+    requested = _requested()
     operation = functions.operation
     rotated = tensors.hadamard() and operation in ROTATED
     refused: list[str] = []
     for backend, name in (("aiter", functions.module), ("dsv4", functions.ours)):
-        if requested not in ("auto", {"aiter": "aiter", "dsv4": "portable"}[backend]):
+        if requested not in ("auto", *SERVED_BY[backend]):
             continue
         if rotated and backend == "aiter":
             refused.append(f"aiter: {tensors.HADAMARD}=1, which it does not apply")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dsv4_serve.engines.hooks import Function, Hook
-from dsv4_serve.engines.vllm import functions, gate, routes
+from dsv4_serve.engines.vllm import functions, gate, index_format, routes
 
 OPS = "vllm.v1.attention.ops.rocm_paged_mxfp4_indexer"
 GATE = "vllm.v1.attention.backends.mla.indexer"
@@ -59,4 +59,5 @@ HOOKS: tuple[Hook, ...] = (
     Hook(OPS, "_aiter", _launcher, "scores and schedules", needed=True),
     Hook(OPS, "_aiter_indexer_cache_ops", _cache_ops, "index keys and queries", needed=True),
     Hook(OPS, "_aiter_topk", _topk, "the best of wide or many rows", needed=True),
+    *index_format.HOOKS,
 )
