@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 import kv_oracle as oracle
-from dsv4_kernels.portable import kv_math
+from dsv4_kernels.portable import kv_codes, kv_sm89
 from gfx950_emulator import active
 
 BLOCK = 1024
@@ -25,13 +25,13 @@ BLOCK = 1024
 def rounded_kernel(x_ptr, scale_ptr, inverse_ptr, out_ptr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x, scale64, inverse = tl.load(x_ptr + at), tl.load(scale_ptr + at), tl.load(inverse_ptr + at)
-    tl.store(out_ptr + at, kv_math._rounded_to_e2m1(x, scale64, inverse))
+    tl.store(out_ptr + at, kv_sm89.rounded_to_e2m1(x, scale64, inverse))
 
 
 @triton.jit
 def sixth_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + at, kv_math._sixth(tl.load(x_ptr + at), True))
+    tl.store(out_ptr + at, kv_codes._sixth(tl.load(x_ptr + at), True))
 
 
 def neighbours(x: oracle.Floats) -> oracle.Floats:
@@ -81,3 +81,21 @@ def test_scales_are_those_of_the_division_beside_every_place_where_they_change()
     held = [np.clip(s, np.float32(2.0**-9), np.float32(448)) for s in (out.numpy()[: amax.size], amax / np.float32(6))]
     got, want = (s.astype(ml_dtypes.float8_e4m3fn).view(np.uint8) for s in held)
     assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("error", [-3, 0, 3])
+def test_codes_of_bfloat16_by_way_of_float16_are_those_of_the_division(error: int) -> None:
+    """Every positive bfloat16 by every scale, in the steps of `kv_sm89.pairs_of_bfloat16`."""
+    x = (np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32)
+    bounds = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    with np.errstate(over="ignore"):
+        for scale in e4m3_values():
+            inverse = ((np.float32(1) / (scale * 16384)).view(np.int32) + error).view(np.float32)
+            bits = np.minimum((x * inverse).astype(np.float16).view(np.uint16), 0x0E00)
+            got = (bits + (bits >> 9 & 1) + 0xFF) >> 9
+            q = x.astype(np.float64) / scale
+            # Halfway places go to the even code: those after an even one belong to it.
+            want = np.where(
+                np.isin(q, bounds[::2]), np.searchsorted(bounds, q), np.searchsorted(bounds, q, side="right")
+            )
+            assert np.array_equal(got, want)

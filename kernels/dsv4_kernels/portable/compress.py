@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
 
-from dsv4_kernels.kv_layout import WIDTH
+from dsv4_kernels.kv_layout import V41_FP4, WIDTH
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.pooling import Compressor, TokenRuns
 from dsv4_kernels.portable.compress_kernels import keep_kernel, pooled_kernel, single_kernel
@@ -15,15 +17,7 @@ from dsv4_kernels.portable.kv_store import STORE_ROWS, STORE_WARPS, kv_constants
 WARPS = {2: 1, 4: 2, 128: 8}
 """By ratio: those of a program, which pools one entry."""
 
-NO_LAYOUT: dict[str, int | bool] = {
-    "PAGE": 1,
-    "ROW_STRIDE": 0,
-    "SCALE_STRIDE": 0,
-    "SCALE_BASE": 0,
-    "GROUP": 16,
-    "E2M1": True,
-    "PLAIN_ROPE": False,
-}
+NO_LAYOUT: dict[str, Any] = {"OF": V41_FP4, "PAGE": 1, "ALIGNED": True}
 """Constants of kernels that store nothing."""
 
 
@@ -75,7 +69,7 @@ def _launch(
     projected: Tensor,
     runs: TokenRuns,
     places: tuple[Tensor, Tensor, Tensor, Tensor, int, int, int, int],
-    constants: dict[str, int | bool],
+    constants: dict[str, Any],
 ) -> Tensor:
     """`places`: cos, sin, slots, pages, how many slots and positions there are, strides of angles and pages."""
     latents = torch.empty(runs.rows, WIDTH, dtype=torch.bfloat16, device=projected.device)

@@ -30,13 +30,9 @@ def _finish(
     page_stride,
     eps,
     R: tl.constexpr,
+    OF: tl.constexpr,
     PAGE: tl.constexpr,
-    ROW_STRIDE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    GROUP: tl.constexpr,
-    E2M1: tl.constexpr,
-    PLAIN_ROPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     NATIVE: tl.constexpr,
     STORE: tl.constexpr,
 ):
@@ -50,22 +46,7 @@ def _finish(
         live = closes & (slot >= 0) & (slot < slots)
         x = kv_math.round_bfloat16(x, NATIVE)
         x = kv_math.turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R, NATIVE)
-        put(
-            x,
-            slot,
-            live,
-            pages_ptr,
-            page_stride,
-            R,
-            PAGE,
-            ROW_STRIDE,
-            SCALE_STRIDE,
-            SCALE_BASE,
-            GROUP,
-            E2M1,
-            PLAIN_ROPE,
-            NATIVE,
-        )
+        put(x, slot, live, pages_ptr, page_stride, R, OF, PAGE, ALIGNED, NATIVE)
 
 
 @triton.jit(do_not_specialize=["rows", "slots", "limit"])
@@ -87,13 +68,9 @@ def single_kernel(
     page_stride,
     eps,
     R: tl.constexpr,
+    OF: tl.constexpr,
     PAGE: tl.constexpr,
-    ROW_STRIDE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    GROUP: tl.constexpr,
-    E2M1: tl.constexpr,
-    PLAIN_ROPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     NATIVE: tl.constexpr,
     STORE: tl.constexpr,
 ):
@@ -124,13 +101,9 @@ def single_kernel(
         page_stride,
         eps,
         R,
+        OF,
         PAGE,
-        ROW_STRIDE,
-        SCALE_STRIDE,
-        SCALE_BASE,
-        GROUP,
-        E2M1,
-        PLAIN_ROPE,
+        ALIGNED,
         NATIVE,
         STORE,
     )
@@ -164,13 +137,9 @@ def pooled_kernel(
     WINDOW: tl.constexpr,
     PARTS: tl.constexpr,
     HAS_APE: tl.constexpr,
+    OF: tl.constexpr,
     PAGE: tl.constexpr,
-    ROW_STRIDE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    GROUP: tl.constexpr,
-    E2M1: tl.constexpr,
-    PLAIN_ROPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     NATIVE: tl.constexpr,
     STORE: tl.constexpr,
 ):
@@ -216,13 +185,9 @@ def pooled_kernel(
             page_stride,
             eps,
             1,
+            OF,
             PAGE,
-            ROW_STRIDE,
-            SCALE_STRIDE,
-            SCALE_BASE,
-            GROUP,
-            E2M1,
-            PLAIN_ROPE,
+            ALIGNED,
             NATIVE,
             STORE,
         )

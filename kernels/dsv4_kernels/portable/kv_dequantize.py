@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dsv4_kernels.kv_layout import WIDTH
 from dsv4_kernels.kv_pool import KVPool
-from dsv4_kernels.portable import kv_math
-from dsv4_kernels.portable.kv_store import kv_constants
+from dsv4_kernels.portable import kv_codes, kv_math
+from dsv4_kernels.portable.kv_store import kv_constants, row_places
 
 DEQUANTIZE_ROWS = 4
 DEQUANTIZE_WARPS = 2
@@ -27,41 +27,31 @@ def _dequantize_kernel(
     slots,
     page_stride,
     R: tl.constexpr,
+    OF: tl.constexpr,
     PAGE: tl.constexpr,
-    ROW_STRIDE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    GROUP: tl.constexpr,
-    E2M1: tl.constexpr,
-    PLAIN_ROPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1)
     live = ((slot >= 0) & (slot < slots))[:, None]
-    page = pages_ptr + (slot // PAGE) * page_stride
-    o = slot % PAGE
-    data_at = (page + o * ROW_STRIDE)[:, None]
-    g = tl.arange(0, 512 // GROUP)
-    scales = tl.load((page + o * SCALE_STRIDE + SCALE_BASE)[:, None] + g[None, :], mask=live, other=0)
-    d = tl.arange(0, 512)
-    if E2M1:
-        packed = tl.load(data_at + tl.arange(0, 256)[None, :], mask=live, other=0).to(tl.int32)
-        values = tl.join(kv_math.decode_e2m1(packed), kv_math.decode_e2m1(packed >> 4))
-        scale = kv_math.decode_e4m3(scales, NATIVE)
+    data, scales_at = row_places(pages_ptr, page_stride, slot, OF, PAGE)
+    group, d = tl.arange(0, 512 // OF.group)[None, :], tl.arange(0, 512)[None, :]
+    scales = tl.load(scales_at[:, None] + group, mask=live, other=0)
+    if OF.code == "e2m1":
+        packed = tl.load(data[:, None] + tl.arange(0, 256)[None, :], mask=live, other=0).to(tl.int32)
+        values = tl.join(kv_codes.decode_e2m1(packed), kv_codes.decode_e2m1(packed >> 4))
+        scale = kv_codes.decode_e4m3(scales, NATIVE)
     else:
-        coded = live
-        if PLAIN_ROPE:
-            coded = live & (d[None, :] < 448)
-        values = kv_math.decode_e4m3(tl.load(data_at + d[None, :], mask=coded, other=0), NATIVE)
-        scale = kv_math.decode_e8m0(scales.to(tl.int32))
-    x = tl.reshape(tl.reshape(values, (R, 512 // GROUP, GROUP)) * tl.expand_dims(scale, 2), (R, 512))
+        values = kv_codes.decode_e4m3(tl.load(data[:, None] + d, mask=live & (d < OF.coded), other=0), NATIVE)
+        scale = kv_codes.decode_e8m0(scales.to(tl.int32))
+    x = tl.reshape(tl.reshape(values, (R, 512 // OF.group, OF.group)) * tl.expand_dims(scale, 2), (R, 512))
     x = tl.where(live, x, 0.0)
-    if PLAIN_ROPE:
-        tail_at = (data_at + 448).to(tl.pointer_type(tl.int16)) + (d - 448)[None, :]
-        tail = tl.load(tail_at, mask=live & (d[None, :] >= 448), other=0).to(tl.int32) << 16
-        x = tl.where(d[None, :] >= 448, tail.to(tl.float32, bitcast=True), x)
-    kv_math.store_rounded(out_ptr, (row * 512)[:, None] + d[None, :], x, (row < rows)[:, None], NATIVE)
+    if OF.plain_rope:
+        tail_at = (data + 448).to(tl.pointer_type(tl.int16))[:, None] + (d - 448)
+        tail = tl.load(tail_at, mask=live & (d >= 448), other=0).to(tl.int32) << 16
+        x = tl.where(d >= 448, tail.to(tl.float32, bitcast=True), x)
+    kv_math.store_rounded(out_ptr, (row * 512)[:, None] + d, x, (row < rows)[:, None], NATIVE)
 
 
 def dequantize_kv(pool: KVPool, slots: Tensor, dtype: torch.dtype) -> Tensor:

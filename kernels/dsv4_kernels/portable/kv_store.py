@@ -5,75 +5,104 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from dsv4_kernels.kv_layout import Code
 from dsv4_kernels.kv_pool import KVPool
-from dsv4_kernels.portable import kv_math
+from dsv4_kernels.portable import kv_codes, kv_math
 
-STORE_ROWS = 2
-STORE_WARPS = 1
+STORE_ROWS, STORE_WARPS = 2, 1
+STORE_SHAPES: dict[Code, tuple[int, int]] = {"e4m3": (STORE_ROWS, STORE_WARPS), "e2m1": (4, 2)}
+"""Rows and warps of a program of the store, the fastest of those tried on an H200."""
 
 
 @triton.jit
-def put_pairs(
+def row_places(pages_ptr, page_stride, slot, OF: tl.constexpr, PAGE: tl.constexpr):
+    """Pointers [R] to the data and to the scales of rows at int64 `slot` [R], in pages of PAGE rows of layout OF."""
+    page, o = pages_ptr + (slot // PAGE) * page_stride, slot % PAGE
+    return page + o * OF.row_stride, page + o * OF.scale_stride + OF.scale_base(PAGE)
+
+
+@triton.jit
+def load_pairs(at, live, FIRST: tl.constexpr, N: tl.constexpr, PAIRED: tl.constexpr):
+    """Even and odd values, float32 [R, N], from pair FIRST on of rows that begin at `at` [R].
+
+    PAIRED: rows are bfloat16, and two values one aligned word.
+    """
+    j, mask = FIRST + tl.arange(0, N)[None, :], live[:, None]
+    if PAIRED:
+        return kv_math.of_pairs(tl.load(at.to(tl.pointer_type(tl.int32))[:, None] + j, mask=mask, other=0))
+    even = tl.load(at[:, None] + 2 * j, mask=mask, other=0.0)
+    odd = tl.load(at[:, None] + (2 * j + 1), mask=mask, other=0.0)
+    return even.to(tl.float32), odd.to(tl.float32)
+
+
+@triton.jit
+def _put_words(at, words, mask, place, ALIGNED: tl.constexpr):
+    """int32 words to byte pointers `at` [R] and the words `place` behind them; ALIGNED: `at` are multiples of 4."""
+    if ALIGNED:
+        tl.store(at.to(tl.pointer_type(tl.int32))[:, None] + place, words, mask=mask)
+    else:
+        for byte in tl.static_range(4):
+            tl.store(at[:, None] + (4 * place + byte), (words >> 8 * byte).to(tl.uint8), mask=mask)
+
+
+@triton.jit
+def put_coded(
     even,
     odd,
-    slot,
+    data,
+    scales,
     live,
-    pages_ptr,
-    page_stride,
+    FIRST: tl.constexpr,
     R: tl.constexpr,
-    PAGE: tl.constexpr,
-    ROW_STRIDE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
+    N: tl.constexpr,
+    END: tl.constexpr,
+    OF: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    NARROW: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """Quantise the even and odd values [R, 256] of rows to e2m1 and store those that live at int64 `slot` [R]."""
-    page, o = pages_ptr + (slot // PAGE) * page_stride, slot % PAGE
-    pairs, scales = kv_math.quantize_e2m1(even, odd, R, NATIVE)
-    data_at = (page + o * ROW_STRIDE)[:, None] + tl.arange(0, 256)[None, :]
-    tl.store(data_at, pairs, mask=live[:, None])
-    scale_at = (page + o * SCALE_STRIDE + SCALE_BASE)[:, None] + tl.arange(0, 32)[None, :]
-    tl.store(scale_at, scales, mask=live[:, None])
+    """Quantise values [R, N] by twos, from pair FIRST of rows on, and store those before pair END at `data`, `scales`.
+
+    NARROW: the values are those of bfloat16.
+    """
+    GROUP: tl.constexpr = OF.group // 2
+    if OF.code == "e2m1":
+        pairs, bytes_ = kv_codes.quantize_e2m1(even, odd, R, N, NARROW, NATIVE)
+        place = FIRST + tl.arange(0, N)[None, :]
+        tl.store(data[:, None] + place, pairs, mask=live[:, None] & (place < END))
+    else:
+        words, bytes_ = kv_codes.quantize_e4m3(even, odd, R, N, OF.group, NATIVE)
+        place = FIRST // 2 + tl.arange(0, N // 2)[None, :]
+        _put_words(data, words, live[:, None] & (place < END // 2), place, ALIGNED)
+    group = FIRST // GROUP + tl.arange(0, N // GROUP)[None, :]
+    tl.store(scales[:, None] + group, bytes_.to(tl.uint8), mask=live[:, None] & (group < END // GROUP))
 
 
 @triton.jit
-def put_rows(
-    x,
-    slot,
+def put_plain(
+    even,
+    odd,
+    data,
+    scales,
     live,
-    pages_ptr,
-    page_stride,
-    R: tl.constexpr,
-    PAGE: tl.constexpr,
-    ROW_STRIDE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    GROUP: tl.constexpr,
-    PLAIN_ROPE: tl.constexpr,
+    FIRST: tl.constexpr,
+    N: tl.constexpr,
+    ALIGNED: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """Quantise float32 [R, 512] to e4m3 and store the rows that live at int64 `slot` [R]."""
-    page, o = pages_ptr + (slot // PAGE) * page_stride, slot % PAGE
-    data_at = (page + o * ROW_STRIDE)[:, None]
-    g, d = tl.arange(0, 512 // GROUP), tl.arange(0, 512)
-    codes, byte = kv_math.quantize_e4m3(tl.reshape(x, (R, 512 // GROUP, GROUP)), NATIVE)
-    coded = live[:, None]
-    if PLAIN_ROPE:
-        coded = coded & (d[None, :] < 448)
-        # The group of RoPE values has no scale; its byte is padding.
-        byte = tl.where(g[None, :] < 7, byte, 0)
-        tail_at = (data_at + 448).to(tl.pointer_type(tl.int16)) + (d - 448)[None, :]
-        tail = kv_math.bfloat16_bits(x, NATIVE).to(tl.int16)
-        tl.store(tail_at, tail, mask=live[:, None] & (d[None, :] >= 448))
-    tl.store(data_at + d[None, :], tl.reshape(codes, (R, 512)), mask=coded)
-    scale_at = (page + o * SCALE_STRIDE + SCALE_BASE)[:, None] + g[None, :]
-    tl.store(scale_at, byte.to(tl.uint8), mask=live[:, None])
+    """Store what RoPE turns of values [R, N] by twos, from pair FIRST on, as bfloat16; pad the scales."""
+    pair = FIRST + tl.arange(0, N)[None, :]
+    words = kv_math.exact_pairs(even, odd, NATIVE)
+    # Before them stand 448 codes of a byte; a pair of them has four bytes.
+    _put_words(data + 448 - 896, words, live[:, None] & (pair >= 224), pair, ALIGNED)
+    tl.store(scales + 7, tl.zeros_like(live).to(tl.uint8), mask=live)
 
 
 @triton.jit
@@ -84,60 +113,17 @@ def put(
     pages_ptr,
     page_stride,
     R: tl.constexpr,
+    OF: tl.constexpr,
     PAGE: tl.constexpr,
-    ROW_STRIDE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    GROUP: tl.constexpr,
-    E2M1: tl.constexpr,
-    PLAIN_ROPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """Quantise float32 [R, 512] as the layout says and store the rows that live at int64 `slot` [R]."""
-    if E2M1:
-        even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
-        put_pairs(
-            even,
-            odd,
-            slot,
-            live,
-            pages_ptr,
-            page_stride,
-            R,
-            PAGE,
-            ROW_STRIDE,
-            SCALE_STRIDE,
-            SCALE_BASE,
-            NATIVE,
-        )
-    else:
-        put_rows(
-            x,
-            slot,
-            live,
-            pages_ptr,
-            page_stride,
-            R,
-            PAGE,
-            ROW_STRIDE,
-            SCALE_STRIDE,
-            SCALE_BASE,
-            GROUP,
-            PLAIN_ROPE,
-            NATIVE,
-        )
-
-
-@triton.jit
-def _load_pairs(at, live, PAIRED: tl.constexpr):
-    """Even and odd values, float32 [R, 256], of rows that begin at pointers `at` [R]; PAIRED: bfloat16 by twos."""
-    j = tl.arange(0, 256)[None, :]
-    if PAIRED:
-        two = tl.load(at.to(tl.pointer_type(tl.int32))[:, None] + j, mask=live[:, None], other=0)
-        return (two << 16).to(tl.float32, bitcast=True), (two & -65536).to(tl.float32, bitcast=True)
-    even = tl.load(at[:, None] + 2 * j, mask=live[:, None], other=0.0)
-    odd = tl.load(at[:, None] + 2 * j + 1, mask=live[:, None], other=0.0)
-    return even.to(tl.float32), odd.to(tl.float32)
+    """Quantise float32 rows [R, 512] of bfloat16 values and store those that live at int64 `slot` [R]."""
+    data, scales = row_places(pages_ptr, page_stride, slot, OF, PAGE)
+    even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
+    put_coded(even, odd, data, scales, live, 0, R, 256, OF.coded // 2, OF, ALIGNED, True, NATIVE)
+    if OF.plain_rope:
+        put_plain(even, odd, data, scales, live, 0, 256, ALIGNED, NATIVE)
 
 
 @triton.jit
@@ -150,91 +136,59 @@ def _store_kernel(
     stride_rows,
     page_stride,
     R: tl.constexpr,
+    OF: tl.constexpr,
     PAGE: tl.constexpr,
-    ROW_STRIDE: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    GROUP: tl.constexpr,
-    E2M1: tl.constexpr,
-    PLAIN_ROPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     NATIVE: tl.constexpr,
     PAIRED: tl.constexpr,
+    NARROW: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1)
     live = (slot >= 0) & (slot < slots)
+    data, scales = row_places(pages_ptr, page_stride, slot, OF, PAGE)
     at = rows_ptr + row * stride_rows
-    if E2M1:
-        even, odd = _load_pairs(at, live, PAIRED)
-        put_pairs(
-            even,
-            odd,
-            slot,
-            live,
-            pages_ptr,
-            page_stride,
-            R,
-            PAGE,
-            ROW_STRIDE,
-            SCALE_STRIDE,
-            SCALE_BASE,
-            NATIVE,
-        )
-    else:
-        x = tl.load(at[:, None] + tl.arange(0, 512)[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-        put_rows(
-            x,
-            slot,
-            live,
-            pages_ptr,
-            page_stride,
-            R,
-            PAGE,
-            ROW_STRIDE,
-            SCALE_STRIDE,
-            SCALE_BASE,
-            GROUP,
-            PLAIN_ROPE,
-            NATIVE,
-        )
+    even, odd = load_pairs(at, live, 0, 256, PAIRED)
+    put_coded(even, odd, data, scales, live, 0, R, 256, OF.coded // 2, OF, ALIGNED, NARROW, NATIVE)
+    if OF.plain_rope:
+        even, odd = load_pairs(at, live, 224, 32, PAIRED)
+        put_plain(even, odd, data, scales, live, 224, 32, ALIGNED, NATIVE)
 
 
 def store_kv(pool: KVPool, rows: Tensor, slots: Tensor) -> None:
     """See `kv_ops.store_kv`."""
     n = rows.shape[0]
-    if n:
-        _store_kernel[(triton.cdiv(n, STORE_ROWS),)](
-            rows,
-            slots,
-            pool.pages,
-            n,
-            pool.slots,
-            rows.stride(0),
-            pool.page_stride,
-            R=STORE_ROWS,
-            PAIRED=_paired(rows),
-            **kv_constants(pool),
-            num_warps=STORE_WARPS,
-            enable_fp_fusion=False,
-        )
+    if not n:
+        return
+    at_once, warps = STORE_SHAPES[pool.layout.code]
+    _store_kernel[(triton.cdiv(n, at_once),)](
+        rows,
+        slots,
+        pool.pages,
+        n,
+        pool.slots,
+        rows.stride(0),
+        pool.page_stride,
+        R=at_once,
+        PAIRED=paired(rows),
+        NARROW=rows.dtype == torch.bfloat16,
+        **kv_constants(pool),
+        num_warps=warps,
+        enable_fp_fusion=False,
+    )
 
 
-def _paired(rows: Tensor) -> bool:
-    """Whether two neighbours are one aligned 32-bit word."""
-    return rows.dtype == torch.bfloat16 and rows.stride(0) % 2 == 0 and rows.data_ptr() % 4 == 0
+def paired(x: Tensor) -> bool:
+    """Whether two neighbours of `x` are one aligned 32-bit word."""
+    return x.dtype == torch.bfloat16 and x.data_ptr() % 4 == 0 and all(s % 2 == 0 for s in x.stride()[:-1])
 
 
-def kv_constants(pool: KVPool) -> dict[str, int | bool]:
+def kv_constants(pool: KVPool) -> dict[str, Any]:
     """Keyword arguments that the kernels take for a pool's layout and device."""
-    of = pool.layout
     return {
+        "OF": pool.layout,
         "PAGE": pool.page_rows,
-        "ROW_STRIDE": of.row_stride,
-        "SCALE_STRIDE": of.scale_stride,
-        "SCALE_BASE": of.scale_base(pool.page_rows),
-        "GROUP": of.group,
-        "E2M1": of.code == "e2m1",
-        "PLAIN_ROPE": of.plain_rope,
+        "ALIGNED": pool.pages.data_ptr() % 4 == 0 and pool.page_stride % 4 == 0,
         "NATIVE": native(pool.device),
     }
 
