@@ -1,6 +1,6 @@
 """Constants of the exponential that weighs gates, in plain float32 arithmetic, so that every backend gives its bits.
 
-e^-a of a >= 0 is 2^-t with t = a * log2(e), at most `LIMIT`. With n the integer nearest to t, 2^-n is an exponent (0 for
+e^-a of a >= 0 is 2^-t with t = a * log2(e), at most `LIMIT`. With n the integer nearest to t, 2^-n is an exponent (0 if
 n = 127), and 2^(n - t) is a polynomial of t - n in -1/2..1/2 that is 1 at 0. The polynomial's relative error is below
 2^-22; the rounding of t adds up to 2^-23 times a.
 """

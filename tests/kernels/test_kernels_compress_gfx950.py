@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 import pytest
 import torch
+from tools.h200 import compressors
 
 import compress_cases as cases
 from dsv4_kernels import portable, reference
+from dsv4_kernels.kv_layout import V41
 from dsv4_kernels.pool import IndexPool, IndexSpec
+from dsv4_kernels.pooling import C2
 from gfx950_emulator import active
 from gfx950_emulator.machine.options import Order
 
@@ -54,3 +58,10 @@ def test_index_keys_are_those_of_the_reference(order: Order) -> None:
     cases.feed_keys(reference, stream, stream.compressor(), pools[1], calls)
     assert torch.equal(pools[0].payload, pools[1].payload)
     assert torch.equal(pools[0].scale, pools[1].scale)
+
+
+def test_what_the_script_for_an_h200_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    with active() as session:
+        compressors.check(C2, V41)
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+    assert session.launches
