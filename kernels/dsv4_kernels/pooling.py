@@ -17,6 +17,9 @@ from torch import Tensor
 from dsv4_kernels import check
 from dsv4_kernels.errors import ArgumentError
 
+MAX_POSITION = 2**31 - 2
+"""Kernels count positions in 32 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
@@ -163,7 +166,7 @@ class TokenRuns:
 def _check_runs(positions: Tensor, requests: Tensor, begins: Tensor, lengths: Tensor, longest: int) -> None:
     used = requests >= 0
     check.within("requests", requests, -1, torch.iinfo(torch.int64).max)
-    check.within("positions", positions[used], 0, torch.iinfo(torch.int64).max)
+    check.within("positions", positions[used], 0, MAX_POSITION)
     if bool((lengths[used] > longest).any()):
         raise ArgumentError("longest", longest, f"at least {int(lengths[used].max())}, the rows of the longest run")
     starting = requests[used & begins].tolist()

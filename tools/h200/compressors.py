@@ -3,7 +3,7 @@
 First correctness: latents, pages, states and index keys of `portable` against the reference on the CPU, bit for bit,
 for requests that are fed in chunks and single tokens, with what is not a number among them. Then times of 64K tokens of
 eight requests, and of one token of each of 256 requests, every one of which closes an entry, in turn with a plain
-device copy that moves as many bytes. `--check` stops before the times; with it and TRITON_INTERPRET=1 everything runs on
+device copy that moves as many bytes. `--check` stops before the times; with it and TRITON_INTERPRET=1 it all runs on
 a CPU.
 """
 
