@@ -20,6 +20,7 @@ from dsv4_serve.planner.quantity import parse_bytes, written
 from dsv4_serve.planner.row_formats import BF16, INDEX, V4
 from dsv4_serve.profiles.load import load_profile, profile_names
 from dsv4_serve.profiles.schema import Profile
+from embedded import v41_straight_line_engram as engram
 
 PRODUCTION = [name for name in profile_names() if load_profile(name).engine.name == "sglang"]
 
@@ -108,6 +109,26 @@ def test_engram_tables_on_the_host_make_room_for_v41_on_two_gpus() -> None:
     there = {"SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE": "1"}
     assert planned("v41-flash-tp2", env={}).capacity == {"fp4": 0}
     assert planned("v41-flash-tp2", env=there).capacity["fp4"] > 50_000_000
+
+
+def test_engram_tables_have_the_rows_that_their_hashes_reach() -> None:
+    """A table has a part for each of 3 n-gram sizes and 8 heads, whose size is a prime of its own from 16 million."""
+    config = json.loads((GEOMETRIES / "DeepSeek-V4.1-Flash" / "config.json").read_text())
+    assert [sum(sizes) for sizes in engram.primes(config)] == config["engram_num_embeddings"]
+    assert [len(sizes) for sizes in engram.primes(config)] == [24, 24]
+
+
+@pytest.mark.parametrize(("name", "tp"), [("v41-flash-tp4", 4), ("v41-flash-tp8", 8)])
+def test_a_gpu_holds_its_share_of_the_engram_tables(name: str, tp: int) -> None:
+    """256 e4m3 values and 8 scales a row: 188.8 GiB in all, which SGLang spreads over the ranks of a replica."""
+    tables = (384006168 + 384016682) * 264
+    assert tables / 2**30 == pytest.approx(188.83, abs=0.01)
+
+    def weights(**there: str) -> int:
+        return next(part.bytes for part in planned(name, env=there).parts if part.name == "weights")
+
+    on_gpus, on_host = weights(), weights(SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE="1")
+    assert on_gpus - on_host == pytest.approx(tables / tp, abs=1)
 
 
 def test_v41_has_no_fp8_choice_and_says_so() -> None:
