@@ -199,6 +199,12 @@ def test_a_missing_tokenizer_is_one_line(tmp_path: Path) -> None:
     assert line.endswith("tokenizer.json: no such file; a model directory holds tokenizer.json")
 
 
+def test_a_missing_drafter_is_one_line(model: Path) -> None:
+    code, line = failed_start("--model-path", str(model), "--port", "0", "--speculative", "dspark")
+    assert code == 1
+    assert f"cannot start: speculative='dspark': {model}/config.json describes no DSpark drafter" in line
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
