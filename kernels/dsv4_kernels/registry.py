@@ -79,6 +79,8 @@ OPS: tuple[str, ...] = (
 LOGITS = frozenset({"paged_logits", "rowgroup_logits"})
 """The scores of both forms, which are one kernel in every backend of ours."""
 
+KV_ROWS = frozenset({"store_kv", "norm_rope_store_kv", "dequantize_kv"})
+
 BACKENDS: dict[str, Backend] = {
     b.name: b
     for b in (
@@ -87,7 +89,7 @@ BACKENDS: dict[str, Backend] = {
             "dsv4_kernels.aiter_backend",
             frozenset({"quantize_query", "write_index_keys", "paged_logits", "rowgroup_logits"}),
         ),
-        Backend("gfx950", "dsv4_kernels.gfx950", LOGITS),
+        Backend("gfx950", "dsv4_kernels.gfx950", LOGITS | KV_ROWS),
         Backend("gfx950_plain", "dsv4_kernels.gfx950.plain", LOGITS),
         Backend("hopper", "dsv4_kernels.hopper", frozenset({"paged_logits"})),
         Backend("portable", "dsv4_kernels.portable", frozenset(OPS)),

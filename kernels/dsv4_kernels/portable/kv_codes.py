@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dsv4_kernels.portable import kv_sm89
-from dsv4_kernels.portable.kv_math import INFINITY, MAGNITUDE
+from dsv4_kernels.portable import kv_gfx950, kv_sm89
+from dsv4_kernels.portable.kv_math import GFX950, INFINITY, MAGNITUDE, SM89
 
 
 @triton.jit
@@ -109,8 +109,10 @@ def quantize_e4m3(even, odd, R: tl.constexpr, N: tl.constexpr, GROUP: tl.constex
     keep = _spread(tl.where(poisoned, 0, -1), R, GROUPS, N // 2)
     e0, e1 = _twos(even * inverse, R, N)
     o0, o1 = _twos(odd * inverse, R, N)
-    if NATIVE:
+    if NATIVE == SM89:
         words = kv_sm89.four_e4m3(e0, o0, e1, o1, keep)
+    elif NATIVE == GFX950:
+        words = kv_gfx950.four_e4m3(e0, o0, e1, o1, keep)
     else:
         words = encode_e4m3(e0) | (encode_e4m3(o0) << 8) | (encode_e4m3(e1) << 16) | (encode_e4m3(o1) << 24)
         words &= keep
@@ -120,7 +122,7 @@ def quantize_e4m3(even, odd, R: tl.constexpr, N: tl.constexpr, GROUP: tl.constex
 @triton.jit
 def _sixth(amax, NATIVE: tl.constexpr):
     """amax / 6, which decides the scale. Six times a halfway place of e4m3 has at most 8 bits: see `kv_sm89`."""
-    if NATIVE:
+    if NATIVE == SM89:
         guess = amax * 0.16666667163372040
         return tl.fma(tl.fma(-guess, 6.0, amax), 0.16666667163372040, guess)
     return tl.div_rn(amax, 6.0)
@@ -129,6 +131,8 @@ def _sixth(amax, NATIVE: tl.constexpr):
 @triton.jit
 def quantize_e2m1(even, odd, R: tl.constexpr, N: tl.constexpr, NARROW: tl.constexpr, NATIVE: tl.constexpr):
     """Values [R, N] by twos to uint8 pairs of e2m1 codes [R, N] and int32 e4m3 scales [R, N / 8].
+
+    NARROW values on GFX950 become int32 words of eight codes, [R, N / 4].
 
     NARROW: the values are those of bfloat16. Then a quotient is a threshold of e2m1 or at least 2^-8 of it away, since
     a threshold times a scale has 7 bits: a product with the reciprocal, rounded to float16, is on the right side.
@@ -139,10 +143,16 @@ def quantize_e2m1(even, odd, R: tl.constexpr, N: tl.constexpr, NARROW: tl.conste
     byte = encode_scale(tl.minimum(tl.maximum(_sixth(known, NATIVE), 0.001953125), 448.0), NATIVE)
     scale = decode_e4m3(byte, NATIVE)
     keep = _spread(tl.where(poisoned, 0, -1), R, N // 8, N)
-    if NATIVE and NARROW:
+    if NARROW and NATIVE == SM89:
         inverse = _spread(1.0 / (scale * 16384.0), R, N // 8, N)
         pairs = kv_sm89.pairs_of_bfloat16(even * inverse, odd * inverse, keep)
-    elif NATIVE:
+    elif NARROW and NATIVE == GFX950:
+        inverse = _spread(1.0 / scale, R, N // 8, N)
+        p02, p13 = _twos(kv_gfx950.float16_pairs(even * inverse, odd * inverse), R, N)
+        p0, p2 = _twos(p02, R, N // 2)
+        p1, p3 = _twos(p13, R, N // 2)
+        pairs = kv_gfx950.eight_e2m1(p0, p1, p2, p3, _spread(tl.where(poisoned, 0, -1), R, N // 8, N // 4))
+    elif NATIVE == SM89:
         scale64 = scale * 64.0
         inverse, scale64 = _spread(1.0 / scale64, R, N // 8, N), _spread(scale64, R, N // 8, N)
         even, odd = kv_sm89.rounded_to_e2m1(even, scale64, inverse), kv_sm89.rounded_to_e2m1(odd, scale64, inverse)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dsv4_kernels.kv_layout import WIDTH
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_codes, kv_math
-from dsv4_kernels.portable.kv_store import kv_constants, row_places
+from dsv4_kernels.portable.kv_store import Machine, kv_constants, row_places
 
 DEQUANTIZE_ROWS = 4
 DEQUANTIZE_WARPS = 2
@@ -54,8 +54,8 @@ def _dequantize_kernel(
     kv_math.store_rounded(out_ptr, (row * 512)[:, None] + d, x, (row < rows)[:, None], NATIVE)
 
 
-def dequantize_kv(pool: KVPool, slots: Tensor, dtype: torch.dtype) -> Tensor:
-    """See `kv_ops.dequantize_kv`."""
+def dequantize_kv(pool: KVPool, slots: Tensor, dtype: torch.dtype, machine: Machine | None = None) -> Tensor:
+    """See `kv_ops.dequantize_kv`; `machine` as in `kv_store.store_kv`."""
     n = slots.shape[0]
     out = torch.empty(n, WIDTH, dtype=dtype, device=pool.device)
     if n:
@@ -67,7 +67,7 @@ def dequantize_kv(pool: KVPool, slots: Tensor, dtype: torch.dtype) -> Tensor:
             pool.slots,
             pool.page_stride,
             R=DEQUANTIZE_ROWS,
-            **kv_constants(pool),
+            **kv_constants(pool, machine),
             num_warps=DEQUANTIZE_WARPS,
             enable_fp_fusion=False,
         )

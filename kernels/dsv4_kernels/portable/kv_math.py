@@ -1,7 +1,7 @@
 """Norm, RoPE and rounding of main KV rows inside the portable kernels: bit for bit those of the reference.
 
-NATIVE says that the device is NVIDIA's from sm89 on, which converts several values at once; elsewhere, and in the
-interpreter, integers do the same.
+NATIVE says whose conversions of several values at once there are: SM89, NVIDIA's from there on, or GFX950. Without, as
+in the interpreter, it is 0, and integers do the same.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -11,6 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dsv4_kernels.portable import kv_gfx950, kv_sm89
+
+SM89, GFX950 = tl.constexpr(1), tl.constexpr(2)
 INFINITY = tl.constexpr(0x7F800000)
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 
@@ -60,10 +63,10 @@ def round_bfloat16(x, NATIVE: tl.constexpr):
 @triton.jit
 def bfloat16_pairs(even, odd, NATIVE: tl.constexpr):
     """int32 words whose low halves are the bfloat16 of `even`, and whose high halves are those of `odd`."""
-    if NATIVE:
-        return tl.inline_asm_elementwise(
-            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], dtype=tl.int32, is_pure=True, pack=1
-        )
+    if NATIVE == SM89:
+        return kv_sm89.bfloat16_pairs(even, odd)
+    if NATIVE == GFX950:
+        return kv_gfx950.bfloat16_pairs(even, odd)
     return (bfloat16_bits(even, NATIVE) & 0xFFFF) | (bfloat16_bits(odd, NATIVE) << 16)
 
 

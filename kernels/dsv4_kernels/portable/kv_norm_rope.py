@@ -12,7 +12,9 @@ from torch import Tensor
 from dsv4_kernels.kv_layout import Code
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_math
+from dsv4_kernels.portable.kv_math import SM89
 from dsv4_kernels.portable.kv_store import (
+    Machine,
     kv_constants,
     load_pairs,
     paired,
@@ -27,7 +29,7 @@ ROWS: dict[Code, int] = {"e4m3": 2, "e2m1": 4}
 
 
 @triton.jit
-def _weighed(
+def weighed(
     even, odd, weight_ptr, inverse, FIRST: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, NATIVE: tl.constexpr
 ):
     """Values [R, N] from pair FIRST on, times 1 / rms [R], times their weights, rounded to bfloat16.
@@ -50,7 +52,7 @@ def _weighed(
 
 
 @triton.jit
-def _turned(
+def turned(
     even,
     odd,
     cos_ptr,
@@ -111,20 +113,20 @@ def _kv_rows(
     at = kv_ptr + row * stride_kv
     even, odd = load_pairs(at, live, 0, 256, PAIRED)
     inverse = kv_math.inverse_rms(even, odd, eps, R)
-    even, odd = _weighed(even, odd, weight_ptr, inverse, 0, 256, WIDE, NATIVE)
-    if NATIVE:
+    even, odd = weighed(even, odd, weight_ptr, inverse, 0, 256, WIDE, NATIVE)
+    if NATIVE == SM89:
         # The RoPE values once more, from the cache, spread over all lanes: beside the others, turning them would cost
         # as much as turning all. AMD's compiler spreads nothing then and spills.
         put_coded(even, odd, data, scales, live, 0, R, 256, 224, OF, ALIGNED, True, NATIVE)
         even, odd = load_pairs(at, live, 224, 32, PAIRED)
-        even, odd = _weighed(even, odd, weight_ptr, inverse, 224, 32, WIDE, NATIVE)
-        even, odd = _turned(even, odd, cos_ptr, sin_ptr, position, limit, stride_angle, live, 224, 32, NATIVE)
+        even, odd = weighed(even, odd, weight_ptr, inverse, 224, 32, WIDE, NATIVE)
+        even, odd = turned(even, odd, cos_ptr, sin_ptr, position, limit, stride_angle, live, 224, 32, NATIVE)
         if OF.plain_rope:
             put_plain(even, odd, data, scales, live, 224, 32, ALIGNED, NATIVE)
         else:
             put_coded(even, odd, data, scales, live, 224, R, 32, 256, OF, ALIGNED, True, NATIVE)
     else:
-        even, odd = _turned(even, odd, cos_ptr, sin_ptr, position, limit, stride_angle, live, 0, 256, NATIVE)
+        even, odd = turned(even, odd, cos_ptr, sin_ptr, position, limit, stride_angle, live, 0, 256, NATIVE)
         put_coded(even, odd, data, scales, live, 0, R, 256, OF.coded // 2, OF, ALIGNED, True, NATIVE)
         if OF.plain_rope:
             put_plain(even, odd, data, scales, live, 0, 256, ALIGNED, NATIVE)
@@ -182,8 +184,9 @@ def norm_rope_store_kv(
     positions: Tensor,
     slots: Tensor,
     query: Tensor | None,
+    machine: Machine | None = None,
 ) -> None:
-    """See `kv_ops.norm_rope_store_kv`."""
+    """See `kv_ops.norm_rope_store_kv`; `machine` as in `kv_store.store_kv`."""
     n, heads = kv.shape[0], query.shape[1] if query is not None else 1
     if not n:
         return
@@ -214,9 +217,9 @@ def norm_rope_store_kv(
         R=ROWS[pool.layout.code],
         Q=QUERY_ROWS,
         H=HEADS,
-        **kv_constants(pool),
+        **kv_constants(pool, machine),
         PAIRED=paired(kv),
-        WIDE=_wide(norm_weight),
+        WIDE=wide(norm_weight),
         QPAIRED=query is not None and paired(query),
         HAS_QUERY=query is not None,
         num_warps=1,
@@ -224,7 +227,7 @@ def norm_rope_store_kv(
     )
 
 
-def _wide(weight: Tensor) -> int:
+def wide(weight: Tensor) -> int:
     """Bytes of two neighbouring weights that are one aligned word of a type that the kernel takes apart, else 0."""
     size = 2 * weight.element_size()
     known = weight.dtype in (torch.bfloat16, torch.float32)

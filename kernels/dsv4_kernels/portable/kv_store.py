@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import triton
@@ -15,6 +15,11 @@ from torch import Tensor
 from dsv4_kernels.kv_layout import Code
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_codes, kv_math
+
+Machine = Literal["any", "sm89", "gfx950"]
+"""Whose conversions of several values at once are used."""
+
+NATIVE: dict[Machine, int] = {"any": 0, "sm89": kv_math.SM89.value, "gfx950": kv_math.GFX950.value}
 
 STORE_ROWS, STORE_WARPS = 2, 1
 STORE_SHAPES: dict[Code, tuple[int, int]] = {"e4m3": (STORE_ROWS, STORE_WARPS), "e2m1": (4, 2)}
@@ -75,8 +80,12 @@ def put_coded(
     GROUP: tl.constexpr = OF.group // 2
     if OF.code == "e2m1":
         pairs, bytes_ = kv_codes.quantize_e2m1(even, odd, R, N, NARROW, NATIVE)
-        place = FIRST + tl.arange(0, N)[None, :]
-        tl.store(data[:, None] + place, pairs, mask=live[:, None] & (place < END))
+        if pairs.dtype == tl.int32:
+            place = FIRST // 4 + tl.arange(0, N // 4)[None, :]
+            _put_words(data, pairs, live[:, None] & (place < END // 4), place, ALIGNED)
+        else:
+            place = FIRST + tl.arange(0, N)[None, :]
+            tl.store(data[:, None] + place, pairs, mask=live[:, None] & (place < END))
     else:
         words, bytes_ = kv_codes.quantize_e4m3(even, odd, R, N, OF.group, NATIVE)
         place = FIRST // 2 + tl.arange(0, N // 2)[None, :]
@@ -155,8 +164,8 @@ def _store_kernel(
         put_plain(even, odd, data, scales, live, 224, 32, ALIGNED, NATIVE)
 
 
-def store_kv(pool: KVPool, rows: Tensor, slots: Tensor) -> None:
-    """See `kv_ops.store_kv`."""
+def store_kv(pool: KVPool, rows: Tensor, slots: Tensor, machine: Machine | None = None) -> None:
+    """See `kv_ops.store_kv`; conversions of `machine`, or those that every device of the pool's kind has."""
     n = rows.shape[0]
     if not n:
         return
@@ -172,7 +181,7 @@ def store_kv(pool: KVPool, rows: Tensor, slots: Tensor) -> None:
         R=at_once,
         PAIRED=paired(rows),
         NARROW=rows.dtype == torch.bfloat16,
-        **kv_constants(pool),
+        **kv_constants(pool, machine),
         num_warps=warps,
         enable_fp_fusion=False,
     )
@@ -183,19 +192,18 @@ def paired(x: Tensor) -> bool:
     return x.dtype == torch.bfloat16 and x.data_ptr() % 4 == 0 and all(s % 2 == 0 for s in x.stride()[:-1])
 
 
-def kv_constants(pool: KVPool) -> dict[str, Any]:
-    """Keyword arguments that the kernels take for a pool's layout and device."""
+def kv_constants(pool: KVPool, machine: Machine | None = None) -> dict[str, Any]:
+    """Keyword arguments that the kernels take for a pool's layout and device, or for `machine`."""
     return {
         "OF": pool.layout,
         "PAGE": pool.page_rows,
         "ALIGNED": pool.pages.data_ptr() % 4 == 0 and pool.page_stride % 4 == 0,
-        "NATIVE": native(pool.device),
+        "NATIVE": native(pool.device) if machine is None else NATIVE[machine],
     }
 
 
 @cache
-def native(device: torch.device) -> bool:
-    """Whether the device is NVIDIA's and converts e4m3 itself."""
-    if device.type != "cuda" or torch.version.hip is not None:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 9)
+def native(device: torch.device) -> int:
+    """The kernels' NATIVE on a device: AMD's conversions are left to the gfx950 backend."""
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return NATIVE["sm89" if nvidia and torch.cuda.get_device_capability(device) >= (8, 9) else "any"]
