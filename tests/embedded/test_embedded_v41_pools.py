@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from dsv4_serve.engines.embedded.families import load_config
+from dsv4_serve.engines.embedded.model_formats import V41_FORMATS
 from dsv4_serve.engines.embedded.options import EngineOptions
+from dsv4_serve.engines.embedded.tiers.fingerprint import tier_fingerprint
 from dsv4_serve.engines.embedded.v41.config import V41Config
 from dsv4_serve.engines.embedded.v41.pools import V41Pools
 
@@ -91,3 +93,15 @@ def test_used_tokens_follow_pages_and_tails(tiny_v41_dir: Path) -> None:
         "index_scale": 768,
         "window": 128,
     }
+
+
+def test_pages_on_the_disk_are_foreign_to_another_arrangement_of_keys(tiny_v41_dir: Path) -> None:
+    """Pages of 64 keys and pages of 8 are of one size, and mean different keys."""
+    prints = set()
+    for page8 in (False, True):
+        options = V41_FORMATS.settle(EngineOptions(tiny_v41_dir, "tiny", max_total_tokens=512, page8=page8))
+        made = pools(tiny_v41_dir, max_total_tokens=512, page8=page8)
+        _, config = load_config(tiny_v41_dir)
+        assert sum(tensor.shape[1] for _, tensor in made.page_parts()) == made.page_bytes
+        prints.add(tier_fingerprint(options, config, CONTEXT, made))
+    assert len(prints) == 2

@@ -25,8 +25,9 @@ def tier_fingerprint(options: EngineOptions, config: CommonConfig, context_lengt
     CPU's vector width, threads, and the context length, which fixes how many slots attention sums over.
     """
     writers = {s.op: s.selected for s in backends.selections(torch.device(options.device))}
+    writer = f"{writers['write_index_keys']}/write_index_keys"
     parts = {
-        "index": fingerprint.fingerprint(pools.spec, f"{writers['write_index_keys']}/write_index_keys"),
+        "index": [fingerprint.fingerprint(pool.spec, writer) for pool in pools.index.values()],
         "kernels": writers,
         "kv_dtype": options.kv_dtype,
         "regions": PageCopier(pools).sizes,

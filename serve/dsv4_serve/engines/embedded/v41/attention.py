@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from dsv4_kernels import ops
-from dsv4_kernels.kv_layout import WIDTH
-from dsv4_kernels.kv_pool import KVPool
-
 from ..attend import SlotAttention
-from ..entries import EntryStore
 from ..rope import RopeTable
 from ..window import WindowRing
+from .chosen_entries import ChosenEntries
 from .config import V41Config
 from .forward_pass import ForwardPass
 from .indexer import V41Indexer
@@ -21,30 +15,11 @@ from .kv_source import KVSource
 from .projections import RowStage, V41Projections
 
 
-@dataclass(frozen=True, slots=True)
-class PoolRows:
-    """A pool's rows as float32, by slot."""
-
-    pool: KVPool
-
-    @property
-    def width(self) -> int:
-        return WIDTH
-
-    def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
-        """Store float32 rows [n, 512] at int64 slots [n]."""
-        ops.store_kv(self.pool, rows, slots)
-
-    def read(self, slots: torch.Tensor) -> torch.Tensor:
-        """The float32 rows [n, 512] at int64 slots [n]."""
-        return ops.dequantize_kv(self.pool, slots, dtype=torch.float32)
-
-
 class V41Attention:
     """Weights and window of one layer.
 
-    `source` owns the entries that it reads (None: window only); `owns` says that the layer feeds it, and `indexer`
-    chooses among them if this is an index source. Other layers read the choice of `chooser`.
+    `entries` are those of the layer's index source (None: window only). `feeds` is the KV source that the layer owns,
+    and `indexer` chooses entries if the layer is an index source itself.
     """
 
     def __init__(
@@ -56,16 +31,12 @@ class V41Attention:
         stage: RowStage,
         slots: int,
         layer: int,
-        source: KVSource | None,
-        owns: bool,
+        entries: ChosenEntries | None,
+        feeds: KVSource | None,
         indexer: V41Indexer | None,
     ) -> None:
         self._layer, self._chooser = layer, config.index_source_of(layer)
-        self._feeds = source if owns else None
-        self.indexer = indexer
-        entries = None
-        if source is not None:
-            entries = EntryStore(PoolRows(source.entries), source.ratio, config.index_topk)
+        self._feeds, self.indexer = feeds, indexer
         self._slots = SlotAttention(weights[prefix + "attn_sink"], config.head_dim, slots, entries)
         further = [] if self._feeds is None else [self._feeds.input_projection]
         if indexer is not None:

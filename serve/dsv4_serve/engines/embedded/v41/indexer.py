@@ -6,11 +6,15 @@ the best ones. Indexers behind it choose inside these blocks, by their own queri
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from dsv4_kernels import ops
-from dsv4_kernels.pool import Query
+from dsv4_kernels.counters import Phase
+from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 
+from ..indexer import IndexObserver
 from ..linear import Projection
 from ..rope import RopeTable
 from .config import CANDIDATE_BLOCK, V41Config
@@ -18,11 +22,15 @@ from .forward_pass import ForwardPass
 from .kv_source import KVSource
 from .scored_rows import ScoredRows
 
+Quantized = Callable[[IndexSpec, torch.Tensor], tuple[Query, torch.Tensor]]
+"""Queries and head weights of some rows, in a pool's format."""
+
 
 class V41Indexer:
     """Weights of one index source under `prefix`, over the keys of `source`.
 
-    `input_projection` [heads, hidden] gives the head weights. `picks`: fewer entries than the model's index_topk.
+    `input_projection` [heads, hidden] gives the head weights. `picks`: fewer entries than the model's index_topk. One
+    that is `ablated` takes the first entries, as those behind a candidate source must that is.
     `grouped`: rows are scored as row groups in every phase.
     """
 
@@ -38,8 +46,10 @@ class V41Indexer:
         grouped: bool = False,
     ) -> None:
         self._grouped = grouped
+        self.ablated = False
+        self.observer: IndexObserver | None = None
         self._heads, self._dim, self._top_k = config.index_n_heads, config.index_head_dim, config.index_topk
-        self._rope, self._source, self._picks = rope, source, picks or self._top_k
+        self._rope, self.source, self._picks = rope, source, picks or self._top_k
         self._publishes = layer == config.candidate_source_layer_id and bool(config.candidate_consumers)
         self._consumes = layer in config.candidate_consumers
         self._blocks = config.candidate_topk_blocks
@@ -53,47 +63,63 @@ class V41Indexer:
         latent [T, q_lora_rank], head_weights [T, heads]. Rows that see at most index_topk entries take them all,
         unscored. Publishes candidate blocks if this is their source.
         """
-        lengths = (of.batch.positions + 1) // self._source.ratio
+        lengths = (of.batch.positions + 1) // self.source.ratio
         every = torch.arange(self._top_k)
         chosen = every.masked_fill(every >= lengths.clamp(max=self._picks)[:, None], -1)
-        groups = of.scored(self._source.ratio, self._picks)
-        if not groups:
+        groups = of.scored(self.source.ratio, self._picks)
+        if not groups or self.ablated:
             return chosen
         queries = self._wq_b(latent).view(-1, self._heads, self._dim)
         for number, group in enumerate(groups):
-            query, weights = ops.quantize_query_with_weights(
-                queries[group.rows],
-                self._rope.cos,
-                self._rope.sin,
-                of.batch.positions[group.rows],
-                head_weights[group.rows],
-                weight_scale=self._weight_scale,
-                spec=self._source.index.spec,
-                phase=group.phase,
-            )
+
+            def quantized(
+                spec: IndexSpec, rows: torch.Tensor, phase: Phase = group.phase
+            ) -> tuple[Query, torch.Tensor]:
+                return ops.quantize_query_with_weights(
+                    queries[rows],
+                    self._rope.cos,
+                    self._rope.sin,
+                    of.batch.positions[rows],
+                    head_weights[rows],
+                    weight_scale=self._weight_scale,
+                    spec=spec,
+                    phase=phase,
+                )
+
+            query, weights = quantized(self.source.index.spec, group.rows)
             if self._consumes:
                 best = self._inside(query, weights, group, of.candidates[number])
             else:
                 best = self._among_all(query, weights, group, of)
             chosen[group.rows, : self._picks] = in_order(best).long()
+            if self.observer is not None:
+                self._observe(self.observer, group, quantized)
         return chosen
 
+    def _observe(self, observer: IndexObserver, group: ScoredRows, quantized: Quantized) -> None:
+        """Among all entries, whatever the rows may choose from."""
+
+        def score(pool: IndexPool, picked: torch.Tensor) -> torch.Tensor:
+            return self._scores(pool, *quantized(pool.spec, group.rows[picked]), group, picked)
+
+        observer.scored(score, group.rows, group.seen)
+
     def _among_all(self, query: Query, weights: torch.Tensor, group: ScoredRows, of: ForwardPass) -> torch.Tensor:
-        logits = self._scores(query, weights, group)
+        logits = self._scores(self.source.index, query, weights, group)
         if self._publishes:
             of.candidates.append(ops.candidate_blocks(logits, group.seen, self._blocks, phase=group.phase))
         return ops.topk(logits, group.seen, self._picks, phase=group.phase)
 
     def _inside(self, query: Query, weights: torch.Tensor, group: ScoredRows, blocks: torch.Tensor) -> torch.Tensor:
-        if self._source.index.spec.layout.page_slots != CANDIDATE_BLOCK:
-            logits = self._scores(query, weights, group)
+        if self.source.index.spec.layout.page_slots != CANDIDATE_BLOCK:
+            logits = self._scores(self.source.index, query, weights, group)
             logits.masked_fill_(~_covered(blocks, logits.shape[1]), -torch.inf)
             return ops.topk(logits, group.seen, self._picks, phase=group.phase)
-        per_page = self._source.entries_per_page
+        per_page = self.source.entries_per_page
         table = ops.candidate_table(blocks, group.seen, group.row_tables(), page_slots=per_page)
         logits = ops.rowgroup_logits(
             query,
-            self._source.index,
+            self.source.index,
             weights,
             table.pages,
             table.lengths,
@@ -105,12 +131,19 @@ class V41Indexer:
         )
         return ops.candidate_positions(ops.topk(logits, table.lengths, self._picks, phase=group.phase), table)
 
-    def _scores(self, query: Query, weights: torch.Tensor, group: ScoredRows) -> torch.Tensor:
-        """float32 [n, longest] of every entry that the rows see."""
-        pages = self._source.entries_per_page // self._source.index.spec.layout.page_slots
-        every = torch.arange(len(group.rows))
+    def _scores(
+        self,
+        pool: IndexPool,
+        query: Query,
+        weights: torch.Tensor,
+        group: ScoredRows,
+        picked: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """float32 [n, longest] of every entry that the rows see, or those of them at `picked`."""
+        pages = self.source.entries_per_page // pool.spec.layout.page_slots
+        picked = torch.arange(len(group.rows)) if picked is None else picked
         scope = group.scope(pages, self._grouped)
-        return scope.logits(query, self._source.index, weights, group.seen, every, 1.0, group.longest)
+        return scope.logits(query, pool, weights, group.seen[picked], picked, 1.0, group.longest)
 
 
 def in_order(chosen: torch.Tensor) -> torch.Tensor:

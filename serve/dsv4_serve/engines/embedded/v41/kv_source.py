@@ -10,6 +10,7 @@ from dsv4_kernels.pool import IndexPool
 from dsv4_kernels.pooling import POOLINGS, Compressor
 
 from ..geometry import MAX_DRAFT_TOKENS
+from ..indexer import IndexObserver
 from ..linear import Projection
 from ..rope import RopeTable
 from .config import V41Config
@@ -42,6 +43,8 @@ class KVSource:
         self._wk = Projection(weights[prefix + "indexer.wk.weight"])
         self._key_norm = weights[prefix + "indexer.k_norm.weight"]
         parts = ["wkv", "wgate"] if pooling.gated else ["wkv"]
+        self.observers: list[IndexObserver] = []
+        """Each sees every key that is stored, for `dsv4 eval`."""
         self.input_projection = torch.cat([weights[f"{prefix}compressor.{part}.weight"] for part in parts])
 
     @property
@@ -57,4 +60,10 @@ class KVSource:
         latents = ops.compress_kv(self.entries, self._compressor, values, cos, sin, of.runs, slots, phase=of.phase)
         keys = self._wk(latents.float())
         first = (of.runs.positions - (self.ratio - 1)).clamp(min=0)
-        ops.write_index_keys(self.index, keys, self._key_norm, self._rms, cos, sin, first, slots, phase=of.phase)
+
+        def write(pool: IndexPool) -> None:
+            ops.write_index_keys(pool, keys, self._key_norm, self._rms, cos, sin, first, slots, phase=of.phase)
+
+        write(self.index)
+        for observer in self.observers:
+            observer.stored(write)

@@ -10,19 +10,15 @@ from ..hidden_tap import HiddenTap
 from ..hyper import STREAMS
 from ..linear import Projection, pad_rows
 from ..options import EngineOptions
-from ..rope import rope_tables
 from ..tokenizer import load_tokenizer
-from .attention import V41Attention
 from .config import V41Config
 from .engram import Engram
 from .forward_pass import ForwardPass
-from .indexer import V41Indexer
-from .kv_source import KVSource
-from .layer import V41Layer, first_pre
+from .layer import first_pre
 from .ngram import NgramHash, folded_ids
 from .pools import V41Pools
-from .projections import RowStage
 from .recent_tokens import recent_tokens
+from .stack import Stack
 
 
 class V41Model:
@@ -39,28 +35,8 @@ class V41Model:
     ) -> None:
         self.config, self.pools, self._ngrams = config, pools, ngrams
         self.tap: HiddenTap | None = None
-        plain, yarn = rope_tables(config, context_length)
-        stage = RowStage()
-        sources: dict[int, KVSource] = {}
-        self.attentions: list[V41Attention] = []
-        self.layers: list[V41Layer[ForwardPass]] = []
-        for number, ratio in enumerate(config.compress_ratios):
-            prefix, rope = f"layers.{number}.", yarn if ratio else plain
-            owns = number in config.kv_source_layer_ids
-            if owns:
-                sources[number] = KVSource(weights, prefix + "attn.", config, number, rope, pools)
-            owner = config.kv_source_of(number)
-            source = None if owner is None else sources[owner]
-            indexer = None
-            if number in config.index_source_layer_ids:
-                assert source is not None
-                name = prefix + "attn.indexer."
-                indexer = V41Indexer(weights, name, config, number, rope, source, options.index_topk, options.rowgroup)
-            attention = V41Attention(
-                weights, prefix + "attn.", config, rope, stage, pools.working_slots, number, source, owns, indexer
-            )
-            self.attentions.append(attention)
-            self.layers.append(V41Layer(weights, prefix, config, attention))
+        self._stack = Stack(weights, config, options, pools, context_length)
+        self.attentions, self.layers = self._stack.attentions, self._stack.layers
         self._engrams = {
             layer: (Engram(weights, f"layers.{layer}.engram.", config), place)
             for place, layer in enumerate(config.engram_layer_ids)
@@ -77,14 +53,15 @@ class V41Model:
         of = ForwardPass.of(batch, self._table_rows(batch))
         streams = self._embed[batch.token_ids].unsqueeze(1).repeat(1, STREAMS, 1)
         pre = first_pre(streams.shape[0], STREAMS)
-        for number, layer in enumerate(self.layers):
-            if number in self._engrams:
-                engram, place = self._engrams[number]
-                assert of.ngrams is not None
-                streams = engram.add(streams, of.ngrams[:, place])
-            if self.tap is not None:
-                self.tap.put(number, streams)
-            streams, pre = layer.forward(streams, pre, of)
+        with self._stack.one_pass():
+            for number, layer in enumerate(self.layers):
+                if number in self._engrams:
+                    engram, place = self._engrams[number]
+                    assert of.ngrams is not None
+                    streams = engram.add(streams, of.ngrams[:, place])
+                if self.tap is not None:
+                    self.tap.put(number, streams)
+                streams, pre = layer.forward(streams, pre, of)
         wanted = slice(batch.rows) if every_row else batch.last_rows
         x = torch.bmm(pre.unsqueeze(1), streams).squeeze(1)[wanted]
         rows = x.shape[0]
