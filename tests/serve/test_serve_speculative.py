@@ -31,7 +31,11 @@ def test_drafts_that_are_not_in_effect_fail_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("profile", "value", "accepted"),
-    [("tiny", "eagle", "dspark, ngram, off"), ("v4-pro-tp8", "ngram", "dspark, eagle, off")],
+    [
+        ("tiny", "eagle", "dspark, ngram, off"),
+        ("v4-pro-tp8", "ngram", "dspark, eagle, off"),
+        ("vllm-v4-flash-tp8", "ngram", "dspark, eagle, off"),
+    ],
 )
 def test_drafts_that_an_engine_does_not_have_are_refused(profile: str, value: str, accepted: str) -> None:
     with pytest.raises(PreflightError, match=f"DSV4_SPECULATIVE={value} .*cannot do this; it accepts {accepted}"):

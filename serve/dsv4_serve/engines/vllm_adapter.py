@@ -25,6 +25,7 @@ class VllmAdapter:
     liveness = "/health"
     accepts: Mapping[str, frozenset[Value]] = {
         "DSV4_KV_LAYOUT": frozenset({"v4", "v41"}),
+        "DSV4_SPECULATIVE": frozenset({"off", "eagle", "dspark"}),
         "DSV4_BACKEND": frozenset({"auto", "aiter", "gfx950", "portable"}),
         "DSV4_ROWGROUP": frozenset({False}),
         "DSV4_PAGE8": frozenset({False}),

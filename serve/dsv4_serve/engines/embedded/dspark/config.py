@@ -40,6 +40,17 @@ class DrafterConfig:
     target_layers: tuple[int, ...]
     markov_rank: int
 
+    def __post_init__(self) -> None:
+        def require(ok: bool, field: str, value: object, accepted: str) -> None:
+            if not ok:
+                raise ConfigError(f"config.json: {field}={value!r}: accepted is {accepted}")
+
+        known = self.stage.vocab_size
+        require(1 <= self.stages <= MAX_STAGES, "n_mtp_layers", self.stages, f"1 to {MAX_STAGES}")
+        require(1 <= self.block <= MAX_DRAFT_TOKENS, "dspark_block_size", self.block, f"1 to {MAX_DRAFT_TOKENS}")
+        require(0 <= self.noise_token < known, "dspark_noise_token_id", self.noise_token, f"a token, 0 to {known - 1}")
+        require(self.markov_rank >= 1, "dspark_markov_rank", self.markov_rank, "1 or more")
+
     @property
     def stages(self) -> int:
         return self.stage.num_hidden_layers
@@ -58,31 +69,30 @@ def parse_drafter_config(raw: dict[str, Any], config: CommonConfig, source: str)
     """The drafter of a parsed config.json, flat or with its text part under `text_config`; `source` names it in
     errors. Raises ConfigError."""
     fields = {**(raw.get("text_config") or {}), **raw}
+    # Some checkpoints count the stages under the name that MTP layers had.
+    fields.setdefault("n_mtp_layers", fields.get("num_nextn_predict_layers"))
     missing = [name for name in (*_NUMBERS, _TARGETS) if fields.get(name) is None]
     if missing:
         raise ConfigError(
             f"speculative='dspark': {source} describes no DSpark drafter (missing {', '.join(missing)}); "
             "accepted is a model with one, or speculative ngram or off"
         )
-
-    def require(ok: bool, field: str, accepted: str) -> None:
-        if not ok:
-            raise ConfigError(f"{source}: {field}={fields[field]!r}: accepted is {accepted}")
-
     sizes = [f"dspark_{name}" for name in STAGE_SIZES if f"dspark_{name}" in fields]
     for name in (*_NUMBERS, *sizes):
-        require(type(fields[name]) is int, name, "an integer")
-    require(1 <= fields["n_mtp_layers"] <= MAX_STAGES, "n_mtp_layers", f"1 to {MAX_STAGES}")
-    require(1 <= fields["dspark_block_size"] <= MAX_DRAFT_TOKENS, "dspark_block_size", f"1 to {MAX_DRAFT_TOKENS}")
-    token = fields["dspark_noise_token_id"]
-    require(0 <= token < config.vocab_size, "dspark_noise_token_id", f"a token, 0 to {config.vocab_size - 1}")
-    require(fields["dspark_markov_rank"] >= 1, "dspark_markov_rank", "1 or more")
-    layers = fields[_TARGETS] if isinstance(fields[_TARGETS], list) else []
-    in_order = layers == [layer for layer in range(config.num_hidden_layers) if layer in layers]
-    known = f"0 to {config.num_hidden_layers - 1}"
-    require(bool(layers) and in_order, _TARGETS, f"a list of layers in rising order, each {known}")
-    stage = _stage(config, fields["n_mtp_layers"], {name.removeprefix("dspark_"): fields[name] for name in sizes})
-    return DrafterConfig(stage, fields["dspark_block_size"], token, tuple(layers), fields["dspark_markov_rank"])
+        if type(fields[name]) is not int:
+            raise ConfigError(f"{source}: {name}={fields[name]!r}: accepted is an integer")
+    stages, *rest = (fields[name] for name in _NUMBERS)
+    stage = _stage(config, stages, {name.removeprefix("dspark_"): fields[name] for name in sizes})
+    block, noise_token, rank = rest
+    return DrafterConfig(stage, block, noise_token, _targets(fields[_TARGETS], config, source), rank)
+
+
+def _targets(value: object, config: CommonConfig, source: str) -> tuple[int, ...]:
+    layers = tuple(layer for layer in range(config.num_hidden_layers) if isinstance(value, list) and layer in value)
+    if not layers or list(layers) != value:
+        known = f"0 to {config.num_hidden_layers - 1}"
+        raise ConfigError(f"{source}: {_TARGETS}={value!r}: accepted is a list of layers in rising order, each {known}")
+    return layers
 
 
 def _stage(config: CommonConfig, stages: int, sizes: dict[str, int]) -> ModelConfig | V41Config:

@@ -53,6 +53,7 @@ class Drafter:
         for attention in self._stages.attentions:
             attention.follow(main, pad_rows(positions), ring_rows)
 
+    @torch.inference_mode()
     def draft(self, block: DraftBlock) -> torch.Tensor:
         """Tokens int64 [n, size] that may follow the anchors of a block."""
         return self._markov.choose(self.logits(block), block.anchors)
