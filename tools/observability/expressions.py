@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsv4_serve.metrics.names import BY_NAME, MetricName
+from dsv4_serve.metrics.metric_name import MetricName
+from dsv4_serve.metrics.names import BY_NAME
 
 CHOSEN = 'instance=~"$instance"'
 """Every panel shows the replicas that are chosen at the top of its dashboard."""

@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from dsv4_serve.metrics.names import BY_NAME, MetricName
+from dsv4_serve.metrics.metric_name import MetricName
+from dsv4_serve.metrics.names import BY_NAME
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

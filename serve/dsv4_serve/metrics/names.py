@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-Type = Literal["counter", "gauge", "histogram"]
-Provider = Literal["launcher", "embedded", "sglang", "vllm"]
+from dsv4_serve.metrics.launcher_names import LAUNCHER_NAMES
+from dsv4_serve.metrics.metric_name import MetricName
+from dsv4_serve.metrics.metric_name import of_engine as _engine
+from dsv4_serve.metrics.metric_name import of_sglang as _sglang
 
 REGIONS = ("main", "c1", "c2", "c4", "c128", "index_payload", "index_scale", "state", "window")
 TIERS = ("gpu", "host", "disk")
@@ -19,30 +18,6 @@ BEYOND = "more"
 def length_label(prompt_tokens: int) -> str:
     """The value of `length` for a prompt: its bound of PROMPT_LENGTHS, or BEYOND. Buckets do not overlap."""
     return next((str(bound) for bound in PROMPT_LENGTHS if prompt_tokens <= bound), BEYOND)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricName:
-    """One family. `providers` export it; from every other engine it is absent, never zero."""
-
-    name: str
-    type: Type
-    labels: tuple[str, ...]
-    unit: str
-    help: str
-    providers: tuple[Provider, ...]
-
-
-def _launcher(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
-    return MetricName(name, type_, labels, unit, text, ("launcher",))
-
-
-def _engine(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str, *others: Provider) -> MetricName:
-    return MetricName(name, type_, labels, unit, text, ("embedded", *others))
-
-
-def _sglang(name: str, type_: Type, labels: tuple[str, ...], unit: str, text: str) -> MetricName:
-    return MetricName(name, type_, labels, unit, text, ("sglang",))
 
 
 NAMES: tuple[MetricName, ...] = (
@@ -233,73 +208,7 @@ NAMES: tuple[MetricName, ...] = (
     _sglang("dsv4_indexer_recall_buffer_bytes", "gauge", (), "bytes", "side buffer of exact keys for shadow recall"),
     _sglang("dsv4_indexer_workspace_bytes", "gauge", (), "bytes", "pooled blocks for the logits of prefill"),
     _sglang("dsv4_compile_events_after_ready_total", "counter", (), "events", "kernels compiled on live requests"),
-    _launcher(
-        "dsv4_requests_total",
-        "counter",
-        ("status",),
-        "requests",
-        "requests to /v1/* by the status they ended with",
-    ),
-    _launcher(
-        "dsv4_kv_expected_tokens",
-        "gauge",
-        ("region", "tier"),
-        "rows",
-        "tokens of context that the planner expects a tier to hold",
-    ),
-    _launcher(
-        "dsv4_kv_expected_bytes",
-        "gauge",
-        ("region", "tier"),
-        "bytes",
-        "bytes that the planner expects a region to occupy, where it sizes it",
-    ),
-    _launcher("dsv4_startup_phase_seconds", "gauge", ("phase",), "seconds", "duration of a phase of start-up"),
-    _launcher("dsv4_start_time_seconds", "gauge", (), "seconds", "when the launcher started, in seconds since 1970"),
-    _launcher(
-        "dsv4_requested_not_effective",
-        "gauge",
-        (),
-        "settings",
-        "settings that were asked for and are not in effect, tolerated ones included",
-    ),
-    _launcher("dsv4_device_memory_total_bytes", "gauge", ("device",), "bytes", "device memory that the driver manages"),
-    _launcher(
-        "dsv4_device_memory_used_bytes", "gauge", ("device",), "bytes", "device memory in use, as the driver sees it"
-    ),
-    _launcher("dsv4_front_inflight_requests", "gauge", (), "requests", "requests between the front and the engine"),
-    _launcher("dsv4_front_tasks", "gauge", (), "tasks", "asyncio tasks of the launcher; grows only if some are leaked"),
-    _launcher(
-        "dsv4_front_first_byte_seconds",
-        "histogram",
-        (),
-        "seconds",
-        "from a request's arrival to its answer's first byte",
-    ),
-    _launcher(
-        "dsv4_engine_metrics_refused_total",
-        "counter",
-        (),
-        "scrapes",
-        "scrapes of the engine that this table did not allow",
-    ),
-    _launcher(
-        "dsv4_engine_restarts_total",
-        "counter",
-        ("cause",),
-        "restarts",
-        "starts of another engine, by what ended the one before",
-    ),
-    _launcher(
-        "dsv4_rank_up", "gauge", ("rank",), "0 or 1", "1 while that rank of several machines says that it is ready"
-    ),
-    _launcher(
-        "dsv4_engine_up",
-        "gauge",
-        (),
-        "0 or 1",
-        "1 while the engine serves: generated once, alive, not draining",
-    ),
+    *LAUNCHER_NAMES,
 )
 
 BY_NAME: dict[str, MetricName] = {entry.name: entry for entry in NAMES}
