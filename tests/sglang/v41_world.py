@@ -92,10 +92,13 @@ def store_rows(
 
 
 class V41World(RequestWorld):
-    """Committed tokens are compressed by the layers themselves. A token's inputs follow from its slot in the pool."""
+    """Committed tokens are compressed by the layers themselves, in torch. A token's inputs follow from its slot in the
+    pool. `fused` layers call SGLang's fused compressors in steps.
+    """
 
-    def __init__(self, arguments: Any, lengths: list[int], tokens: int, **more: Any) -> None:
+    def __init__(self, arguments: Any, lengths: list[int], tokens: int, *, fused: bool = False, **more: Any) -> None:
         super().__init__(arguments, lengths, tokens, algorithm="DSPARK", **more)
+        self._fused = fused
         self.layers = {n: self._layer(n) for n in (1, 2, 3)}
         self.tables = {
             n: torch.randn(STATES, 256 + 128, generator=self.generator).to(torch.bfloat16) for n in self.layers
@@ -109,7 +112,7 @@ class V41World(RequestWorld):
         indexer.weights_proj_hip_max_tokens = -1
         modules = [indexer]
         if number in SOURCES:
-            modules.append(dsv41_sparse.DeepseekV41Compressor(256, 512, ratio, 1e-6, fused_compress=False))
+            modules.append(dsv41_sparse.DeepseekV41Compressor(256, 512, ratio, 1e-6, fused_compress=self._fused))
         for module in modules:
             module.requires_grad_(False)
             for name, parameter in module.named_parameters():
