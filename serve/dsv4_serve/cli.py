@@ -68,6 +68,7 @@ def serve(
     max_inflight: Annotated[int, typer.Option(help="requests under way above which 429 is answered")] = 512,
     max_body_mib: Annotated[int, typer.Option(help="largest request body in MiB")] = 32,
     max_choices: Annotated[int, typer.Option(help="largest n, and most prompts of a completion")] = 128,
+    max_prompt_tokens: Annotated[int | None, typer.Option(help="longest prompt; unset, what the context holds")] = None,
     preflight: Annotated[bool, typer.Option(help="on gfx950: check the machine, the model and the image first")] = True,
 ) -> int:
     """Start the engine of a profile and serve the OpenAI API in front of it."""
@@ -94,6 +95,7 @@ def serve(
         max_inflight=max_inflight,
         max_body_bytes=max_body_mib << 20,
         max_choices=max_choices,
+        max_prompt_tokens=max_prompt_tokens,
         json_logs=json_logs,
         api_keys=ApiKeys(_optional_text(plan.resolved["DSV4_API_KEYS_FILE"])),
     )
@@ -221,12 +223,10 @@ def _serve(settings: Any, plan: Any, verbose: bool, checked: Any) -> int:
 
         prepare_kernels(os.environ, log.info)
     if checked is not None:
-        from dsv4_serve.preflight.index import settle_index
         from dsv4_serve.preflight.machine import Machine
         from dsv4_serve.preflight.run import require_preflight
 
-        require_preflight(checked, os.environ, Machine.here(), log.info)
-        settled = settle_index(plan, Machine.here())
+        settled = require_preflight(checked, os.environ, Machine.here(), log.info)
         for warning in settled.warnings[len(plan.warnings) :]:
             log.warning("%s", warning)
         settings, plan = replace(settings, profile=settled.profile), settled

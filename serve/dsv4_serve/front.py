@@ -10,6 +10,7 @@ from dsv4_serve.engines.client import EngineClient
 from dsv4_serve.exchange import Exchange
 from dsv4_serve.lifecycle import Lifecycle
 from dsv4_serve.metrics.registry import LauncherMetrics
+from dsv4_serve.prompt_limit import PromptLimit
 from dsv4_serve.ranks.company import Alone, Company
 from dsv4_serve.settings import ServeSettings
 
@@ -27,6 +28,7 @@ class Front:
     exchanges: set[Exchange] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
     company: Company = field(default_factory=Alone)
+    prompt_limit: PromptLimit | None = None
 
     def attach(self, adapter: EngineAdapter, client: EngineClient) -> None:
         """From now on this engine is the one that serves; what still waits for the one before is broken off."""

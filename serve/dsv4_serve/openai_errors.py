@@ -67,6 +67,11 @@ def took_too_long(what: str, seconds: float) -> ApiError:
     return ApiError(504, message, "timeout_error", None, "request_timeout")
 
 
+def prompt_too_long(tokens: int, limit: int, param: str) -> ApiError:
+    message = f"The prompt has {tokens} tokens; accepted are up to {limit}, the limit of this server."
+    return ApiError(400, message, param=param, code="prompt_too_long")
+
+
 def not_http() -> ApiError:
     return ApiError(400, "This is not an HTTP/1.1 request.", code="invalid_http")
 

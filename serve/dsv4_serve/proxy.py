@@ -61,7 +61,9 @@ class Proxy:
         if front.inflight > front.settings.max_inflight:
             raise too_many(front.settings.max_inflight)
         body = await _unless_cut(exchange, read_body(scope, receive, front.settings.max_body_bytes, exchange))
-        check_body(exchange.path, body, front.model, front.settings.max_choices)
+        request = check_body(exchange.path, body, front.model, front.settings.max_choices)
+        if front.prompt_limit is not None:
+            await _unless_cut(exchange, front.prompt_limit.check(request))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await _unless_cut(exchange, self._forward(exchange, body, send), gone)

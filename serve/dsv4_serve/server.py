@@ -24,6 +24,7 @@ from dsv4_serve.listeners import Listener, bind, url
 from dsv4_serve.logs import log
 from dsv4_serve.metrics.registry import LauncherMetrics
 from dsv4_serve.nodes import Nodes
+from dsv4_serve.prompt_limit import PromptLimit
 from dsv4_serve.ranks.join import company
 from dsv4_serve.settings import ServeSettings
 from dsv4_serve.startup import BOOT
@@ -45,6 +46,8 @@ async def _serve(settings: ServeSettings, make_adapter: MakeAdapter, model_dir: 
     signals = Signals()
     adapter = make_adapter(EngineRun(model_dir, NO_PORT, settings.json_logs))
     front = Front(settings, adapter, EngineClient(NO_PORT), Lifecycle(), LauncherMetrics(), warnings)
+    if settings.max_prompt_tokens is not None:
+        front.prompt_limit = PromptLimit.load(settings.max_prompt_tokens, settings.profile, model_dir)
     show_expected(front.metrics, settings.profile, model_dir)
     front.lifecycle.begin(BOOT, "the engine is about to be started")
     keeper = EngineKeeper(front, make_adapter, model_dir)

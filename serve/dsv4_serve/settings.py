@@ -33,6 +33,7 @@ class ServeSettings:
     max_inflight: int = 512
     max_body_bytes: int = 32 << 20
     max_choices: int = MAX_CHOICES
+    max_prompt_tokens: int | None = None
     json_logs: bool = False
     api_keys: ApiKeys = field(default_factory=ApiKeys)
 
@@ -57,6 +58,12 @@ class ServeSettings:
         require(self.restart.first_delay >= 0, "--restart-delay", self.restart.first_delay, "0 or more")
         require(self.max_inflight >= 1, "--max-inflight", self.max_inflight, "1 or more")
         require(1 <= self.max_choices <= MAX_CHOICES, "--max-choices", self.max_choices, f"1 to {MAX_CHOICES}")
+        require(
+            self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
+            "--max-prompt-tokens",
+            self.max_prompt_tokens,
+            "1 or more",
+        )
         require(self.max_body_bytes >= 1, "--max-body-mib", self.max_body_bytes, "1 or more")
 
     @property

@@ -106,3 +106,12 @@ def test_documents_are_of_their_size_and_seed() -> None:
     assert records == document(800, 3) != document(800, 4)
     assert len(as_text(records)) == len("Records:\n") + 800
     assert len(document(1, 1)) == 2
+
+
+def test_a_document_may_be_larger_than_short_keys_suffice_for() -> None:
+    """80K tokens of a tokenizer that makes five of a record."""
+    size = 81920 * 8 // 5
+    records = document(size, 3)
+    assert len(as_text(records)) == pytest.approx(size, rel=0.01)
+    assert {len(key) for key in records} == {4}
+    assert {len(key) for key in document(8000 * 8, 3)} == {3}

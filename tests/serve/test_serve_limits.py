@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
-from serve.harness import Launcher, chat_body, wait_until
+from dsv4_serve.engines.embedded.tokenizer import write_tokenizer
+from serve.harness import MODEL, Launcher, chat_body, wait_until
 
 IDLE, TOTAL = "1", "3"
 MIB = 1 << 20
@@ -40,6 +42,39 @@ def raw(launcher: Launcher, head: str, body: bytes = b"") -> socket.socket:
     client.connect(("127.0.0.1", urlsplit(launcher.url).port))
     client.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body)
     return client
+
+
+def test_a_prompt_has_a_limit_of_tokens_of_its_own(tmp_path: Path) -> None:
+    """The tiny tokenizer has a token a byte. Chats count with what their format adds: a beginning, roles."""
+    model = tmp_path / MODEL
+    model.mkdir()
+    write_tokenizer(model)
+    (model / "config.json").write_text("{}")
+    with Launcher(model, ["--max-prompt-tokens", "20"]) as launcher:
+
+        def complete(prompt: object) -> httpx.Response:
+            body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
+            return launcher.http.post(launcher.url + "/v1/completions", json=body)
+
+        assert launcher.chat("x" * 16).status_code == 200
+        for refused, tokens, param in (
+            (launcher.chat("x" * 17), 21, "messages"),
+            (complete("x" * 20), 21, "prompt"),
+            (complete(["x", "x" * 40]), 41, "prompt"),
+            (complete(list(range(100, 130))), 30, "prompt"),
+        ):
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"], error["param"]) == (400, "prompt_too_long", param)
+            told = f"The prompt has {tokens} tokens; accepted are up to 20, the limit of this server."
+            assert error["message"] == told
+
+
+def test_a_limit_of_tokens_needs_the_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with Launcher(tmp_path, ["--max-prompt-tokens", "20"], wait=False) as launcher:
+        assert launcher.exit_code() == 3
+    assert "--max-prompt-tokens 20: " in launcher.text
+    assert "tokenizer.json: no such file" in launcher.text
 
 
 def test_no_first_byte_in_time_is_a_504(limited: Launcher) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from dsv4_serve.metrics.registry import LauncherMetrics
 from dsv4_serve.plan import make_plan
 from dsv4_serve.planner.expected import expected_capacity
 from dsv4_serve.planner.geometry import ModelGeometry
+from dsv4_serve.planner.memory_plan import Machine, plan_memory
+from dsv4_serve.planner.report import as_json, as_text
 from dsv4_serve.profiles.schema import Profile
 
 SGLANG = "v4-pro-tp8-eagle-hicache"
@@ -154,6 +157,24 @@ def test_the_planner_expects_what_the_engine_reports(tmp_path: Path) -> None:
         for region, size in each.regions.items():
             assert size == reported["dsv4_kv_capacity_bytes", region, each.tier], (region, each.tier)
     assert load_model_config(model).num_hidden_layers == 4
+
+
+def test_the_plan_shows_each_tier_in_tokens_and_bytes(tmp_path: Path) -> None:
+    """The same numbers that stand beside what the engine reports; and preflight counts the host's."""
+    model = tmp_path / "model"
+    write_tiny_model(model)
+    asked = profile(**TIERS | {"DSV4_MODEL": str(model)})
+    geometry = ModelGeometry.read(model / "config.json")
+    plan = plan_memory(asked, geometry, model, Machine())
+    shown = {each["tier"]: each for each in as_json(plan)["tiers"]}
+    for each in expected_capacity(asked, geometry, model):
+        assert shown[each.tier]["tokens"] == each.tokens
+        assert shown[each.tier]["bytes"] == sum(each.regions.values())
+    assert shown["host"]["bytes"] <= 3 << 20 < shown["host"]["bytes"] * 8 / 7
+    text = as_text(plan)
+    assert re.search(r"^host +1,792 +\S+ MiB +3 MiB asked for$", text, re.MULTILINE), text
+    assert re.search(r"^disk +\S+ +\S+ MiB +9 MiB asked for$", text, re.MULTILINE), text
+    assert "tier" not in as_text(plan_memory(profile(DSV4_MODEL=str(model)), geometry, model, Machine()))
 
 
 def words_of(asked: Profile, model: Path) -> list[str]:

@@ -86,7 +86,7 @@ def chaos(load: Load, flips: Sequence[Tiers] = FLIPS) -> list[Round]:
         directory = Path(work)
         model = directory / MODEL
         write_tiny_model(model)
-        profile = _profile(directory)
+        profile = write_profile(directory)
         known = prompts(model, CONTEXT, PROMPTS, load.seed)
         share = load.requests // len(flips)
         rounds = []
@@ -139,7 +139,8 @@ def _restarts(launcher: Launcher) -> dict[str, int]:
     return {line.split('"')[1]: int(float(line.rsplit(" ", 1)[1])) for line in counted}
 
 
-def _profile(directory: Path) -> Path:
+def write_profile(directory: Path) -> Path:
+    """A profile of the tiny model whose device holds a part of the prompts only; returns its file."""
     profile = yaml.safe_load((REPOSITORY / "configs" / "profiles" / "tiny.yaml").read_text())
     profile["model"]["context_length"] = CONTEXT
     engine = {"max_total_tokens": POOL_TOKENS, "max_running_requests": RUNNING, "extra_args": ["--threads", "1"]}

@@ -29,8 +29,12 @@ class Expected:
 
 def expected_capacity(profile: Profile, geometry: ModelGeometry, model_dir: Path) -> list[Expected]:
     """One entry a tier, the device's first; for SGLang on machines of the usual HBM."""
-    plan = plan_memory(profile, geometry, model_dir, Machine(gpus=profile.tp))
-    tokens = plan.capacity[plan.selected]
+    return tiers(plan_memory(profile, geometry, model_dir, Machine(gpus=profile.tp)))
+
+
+def tiers(plan: MemoryPlan) -> list[Expected]:
+    """What a plan's tiers hold, the device's first."""
+    profile, tokens = plan.profile, plan.capacity[plan.selected]
     if profile.engine.name == "embedded":
         return [_embedded(plan, tier, held) for tier, held in _embedded_tokens(profile, plan, tokens).items()]
     found = [Expected("gpu", tokens, {})]

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from dsv4_serve.planner.demand import latent_bytes
+from dsv4_serve.planner.expected import HOST_RATIO, Expected, tiers
 from dsv4_serve.planner.gain import Gain
 from dsv4_serve.planner.memory_plan import MemoryPlan
+from dsv4_serve.planner.options import number
 from dsv4_serve.planner.quantity import written
 from dsv4_serve.planner.row_formats import INDEX, MAIN
 from dsv4_serve.planner.workspace import uncut_logits_bytes
@@ -33,6 +35,10 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
         "capacity_tokens_by_indexer": plan.capacity,
         "regions": _regions(plan),
         "memory": [{"part": part.name, "bytes": part.bytes, "source": part.source} for part in plan.parts],
+        "tiers": [
+            {"tier": each.tier, "tokens": each.tokens, "regions": dict(each.regions), "bytes": _bytes(plan, each)}
+            for each in tiers(plan)
+        ],
         "gain": plan.gain and _gain(plan, plan.gain),
         "notes": _notes(plan),
     }
@@ -41,6 +47,8 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
 def as_text(plan: MemoryPlan) -> str:
     """The tables that `dsv4 plan` prints."""
     blocks = [_head(plan), _memory_table(plan), _token_table(plan)]
+    if plan.profile.hicache:
+        blocks.append(_tier_table(plan))
     if plan.gain is not None:
         blocks.append(_gain_table(plan.gain))
     return "\n\n".join([*blocks, *_notes(plan)])
@@ -107,6 +115,28 @@ def _token_table(plan: MemoryPlan) -> str:
         rows.append(("one C4 layer", *(f"{layer[name]:.2f}" for name in names)))
     rows.append(("capacity in tokens", *(f"{plan.capacity[name]:,}" for name in names)))
     return _table(("bytes a token", *(f"{name} index" for name in names)), rows)
+
+
+def _tier_table(plan: MemoryPlan) -> str:
+    found = tiers(plan)
+    rows = [(each.tier, f"{each.tokens:,}", written(_bytes(plan, each)), _from(plan, each.tier)) for each in found]
+    return _table(("tier", "tokens", "bytes of a replica", "from"), rows)
+
+
+def _bytes(plan: MemoryPlan, tier: Expected) -> int:
+    """Of its regions where they are known (main is the sum of those it consists of), else its share of the device's."""
+    device = sum(part.bytes for part in plan.parts if part.name.startswith("kv ")) * plan.profile.tp
+    capacity = plan.capacity[plan.selected]
+    return sum(tier.regions.values()) or (device * tier.tokens // capacity if capacity else 0)
+
+
+def _from(plan: MemoryPlan, tier: str) -> str:
+    profile = plan.profile
+    if tier == "host":
+        asked = profile.hicache_host_bytes
+        ratio = number(profile, "--hicache-ratio") or HOST_RATIO
+        return f"{ratio:g} pages for each of the device" if asked is None else f"{written(asked)} asked for"
+    return f"{written(profile.hicache_disk_bytes)} asked for" if tier == "disk" else "the device's pools"
 
 
 def _gain_table(found: Gain) -> str:

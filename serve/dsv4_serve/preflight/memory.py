@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dsv4_serve.errors import CommandError
 from dsv4_serve.models import model_directory
 from dsv4_serve.plan_command import plan_for
+from dsv4_serve.planner.expected import tiers
 from dsv4_serve.planner.memory_plan import GRAPHS, HBM, MemoryPlan
 from dsv4_serve.planner.memory_plan import Machine as Planned
 from dsv4_serve.planner.options import engram_on_host, memory_fraction, number
@@ -94,10 +95,13 @@ def engram_tables(profile: Profile, plan: MemoryPlan, machine: Machine) -> Resul
 
 
 def host_memory(profile: Profile, machine: Machine) -> Result:
-    """The embedded engine's caches in host memory."""
+    """The embedded engine's caches in host memory: its pools, and the host tier below them."""
     plan = plan_for(profile, Planned())
-    needed, there = sum(part.bytes for part in plan.parts), machine.available_memory()
-    found = f"{written(needed)} of KV cache, {written(there)} available"
+    pools = sum(part.bytes for part in plan.parts)
+    tier = sum(sum(each.regions.values()) for each in tiers(plan) if each.tier == "host")
+    needed, there = pools + tier, machine.available_memory()
+    below = f" and {written(tier)} of host tier" if tier else ""
+    found = f"{written(pools)} of KV cache{below}, {written(there)} available"
     return require("host memory", needed <= there, found, "a smaller engine.max_total_tokens, or more memory")
 
 

@@ -30,6 +30,7 @@ CACHE_TOKENS = {1: 800, 16: 300}
 CACHE_ANSWER_TOKENS = 6
 WARM_REPLAYS = 3
 CALIBRATION_RECORDS = 50
+SHOWN = 300
 FROM_OUTSIDE = ("layout", "index")
 SIZES = (*PROBE_TOKENS, *NEEDLE_TOKENS)
 
@@ -61,17 +62,23 @@ class Served:
             "chat_template_kwargs": {"thinking": False},
         }
         answer = await self.post("/v1/chat/completions", body)
-        message = answer["choices"][0]["message"]
-        text = (message.get("reasoning_content") or "") + (message.get("content") or "")
-        return text, int(answer["usage"]["prompt_tokens"])
+        try:
+            message = answer["choices"][0]["message"]
+            text = (message.get("reasoning_content") or "") + (message.get("content") or "")
+            return text, int(answer["usage"]["prompt_tokens"])
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ProbeFailed(f"an answer without a message and usage: {str(answer)[:SHOWN]}") from error
 
     async def steps(self, prompt: str | list[int], max_tokens: int) -> tuple[list[Step], int]:
         """A greedy completion, token by token with its alternatives, and its cached tokens."""
         body = {"model": self.model, "prompt": prompt, "temperature": 0, "max_tokens": max_tokens, "logprobs": 3}
         answer = await self.post("/v1/completions", body)
-        found = answer["choices"][0]["logprobs"]
-        cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        steps = [Step(token, likely) for token, likely in zip(found["tokens"], found["top_logprobs"], strict=True)]
+        try:
+            found = answer["choices"][0]["logprobs"]
+            cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            steps = [Step(token, likely) for token, likely in zip(found["tokens"], found["top_logprobs"], strict=True)]
+        except (LookupError, TypeError, ValueError) as error:
+            raise ProbeFailed(f"an answer without tokens and log-probabilities: {str(answer)[:SHOWN]}") from error
         return steps, int(cached)
 
     async def document(self, tokens: int, seed: int) -> dict[str, str]:
