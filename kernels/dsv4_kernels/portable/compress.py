@@ -12,7 +12,8 @@ from dsv4_kernels.kv_layout import V41_FP4, WIDTH
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.pooling import Compressor, TokenRuns
 from dsv4_kernels.portable.compress_kernels import keep_kernel, pooled_kernel, single_kernel
-from dsv4_kernels.portable.kv_store import STORE_ROWS, STORE_WARPS, kv_constants, native
+from dsv4_kernels.portable.kv_norm_rope import ROWS, wide
+from dsv4_kernels.portable.kv_store import kv_constants, native, paired
 
 WARPS = {2: 1, 4: 2, 128: 8}
 """By ratio: those of a program, which pools one entry."""
@@ -78,12 +79,13 @@ def _launch(
     cos, sin, slots, pages, slot_count, positions, stride_angle, page_stride = places
     of, ring = compressor.pooling, compressor.ring
     if ring is None:
-        single_kernel[(triton.cdiv(runs.rows, STORE_ROWS),)](
+        at_once = ROWS[constants["OF"].code]
+        single_kernel[(triton.cdiv(runs.rows, at_once),)](
             projected,
             runs.requests,
             runs.positions,
             compressor.norm_weight,
-            latents.view(torch.int16),
+            latents.view(torch.int32),
             cos,
             sin,
             slots,
@@ -95,9 +97,11 @@ def _launch(
             stride_angle,
             page_stride,
             compressor.norm_eps,
-            R=STORE_ROWS,
+            R=at_once,
+            PAIRED=paired(projected),
+            WIDE=wide(compressor.norm_weight),
             **constants,
-            num_warps=STORE_WARPS,
+            num_warps=1,
             enable_fp_fusion=False,
         )
         return latents
@@ -109,7 +113,7 @@ def _launch(
         runs.positions,
         runs.first,
         compressor.norm_weight,
-        latents.view(torch.int16),
+        latents.view(torch.int32),
         cos,
         sin,
         slots,
@@ -128,6 +132,7 @@ def _launch(
         WINDOW=of.window,
         PARTS=of.parts,
         HAS_APE=compressor.ape is not None,
+        WIDE=wide(compressor.norm_weight),
         **constants,
         num_warps=WARPS[of.ratio],
         enable_fp_fusion=False,

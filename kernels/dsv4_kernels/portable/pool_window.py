@@ -78,6 +78,15 @@ def _token(
 
 
 @triton.jit
+def _first(value, gate):
+    """The oldest token, as `_add` takes it beside none."""
+    known = gate >= LEAST
+    weight = tl.where(known, 1.0, tl.where(gate == gate, 0.0, gate))
+    # A sum begins at 0, which a -0 leaves.
+    return tl.where(known, gate, LEAST), weight, value * weight + 0.0
+
+
+@triton.jit
 def _add(value, gate, top, weight, total):
     """One more token: the largest gate so far has the weight 1, a larger one scales down what was summed before."""
     larger = gate > top
@@ -107,25 +116,12 @@ def pool_window(
     """
     STEPS: tl.constexpr = WINDOW // PARTS
     i = tl.arange(0, PARTS)[:, None] * STEPS
-    top = tl.full((PARTS, D), LEAST, tl.float32)
-    weight = tl.zeros((PARTS, D), tl.float32)
-    total = tl.zeros((PARTS, D), tl.float32)
-    for step in tl.range(0, STEPS, loop_unroll_factor=2):
-        value, gate = _token(
-            i + step,
-            projected_ptr,
-            ring_ptr,
-            ape_ptr,
-            row,
-            first,
-            position,
-            stride_projected,
-            tokens,
-            D,
-            RATIO,
-            WINDOW,
-            HAS_APE,
-        )
+    value, gate = _token(i, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected, tokens,
+                         D, RATIO, WINDOW, HAS_APE)  # fmt: skip
+    top, weight, total = _first(value, gate)
+    for step in range(1, STEPS):
+        value, gate = _token(i + step, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected, tokens,
+                             D, RATIO, WINDOW, HAS_APE)  # fmt: skip
         top, weight, total = _add(value, gate, top, weight, total)
     if PARTS > 1:
         last = tl.max(top, axis=0)[None, :]
