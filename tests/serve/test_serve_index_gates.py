@@ -13,6 +13,7 @@ from dsv4_serve.engines.index_gates import IndexRefusedError, IndexRequest, fall
 from dsv4_serve.errors import PreflightError
 from dsv4_serve.plan import Plan, make_plan
 from dsv4_serve.preflight.index import settle_index
+from dsv4_serve.preflight.run import checks_of, require_preflight
 from serve.simulated_machine import Simulated, simulate
 
 OPEN = IndexRequest("vllm", "deepseek_v4", "gfx950:sramecc+:xnack-", 64)
@@ -108,3 +109,52 @@ def test_the_models_own_configuration_is_held_against_the_gates(tmp_path: Path, 
     (tmp_path / "config.json").write_text('{"model_type": "deepseek_v4", "index_n_heads": 24}')
     with pytest.raises(PreflightError, match="index_n_heads=24: accepted is a multiple of 16 from 16 to 128"):
         settle_index(plan(tmp_path, "vllm-v4-flash-tp8", **FP4), machine.machine())
+
+
+def other_architecture(machine: Simulated) -> None:
+    """Every GPU is a gfx942."""
+    for path in machine.root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
+        path.write_text(path.read_text().replace("gfx_target_version 90500", "gfx_target_version 90402"))
+
+
+@pytest.mark.parametrize("profile", ["v4-pro-tp8", "vllm-v4-flash-tp8"])
+def test_another_architecture_is_refused_before_anything_loads(
+    tmp_path: Path, machine: Simulated, profile: str
+) -> None:
+    other_architecture(machine)
+    found = {r.name: r for r in checks_of(plan(tmp_path, profile, **FP4), {}, machine.machine())}
+    assert found["FP4 index"].level == found["architecture"].level == "fail"
+    assert "architecture=gfx942: accepted is gfx950; DSV4_INDEXER_DTYPE=fp8 does without" in found["FP4 index"].found
+    with pytest.raises(PreflightError, match="architecture=gfx942"):
+        require_preflight(plan(tmp_path, profile, **FP4), {}, machine.machine(), lambda _line: None)
+
+
+@pytest.mark.parametrize("profile", ["v4-pro-tp8", "vllm-v4-flash-tp8"])
+def test_another_architecture_serves_fp8_where_that_is_permitted(
+    tmp_path: Path, machine: Simulated, profile: str
+) -> None:
+    asked = plan(tmp_path, profile, **FP4, DSV4_ALLOW_FALLBACK="1")
+
+    def named(level: str) -> set[str]:
+        checks = checks_of(asked, machine.environment(), machine.machine(), machine.proof)
+        return {each.name for each in checks if each.level == level}
+
+    before = named("fail")
+    other_architecture(machine)
+    assert named("fail") <= before
+    assert named("warn") >= {"FP4 index", "architecture"}
+    settled = settle_index(asked, machine.machine())
+    assert settled.profile.indexer.dtype == "fp8"
+    assert len(settled.warnings) == len(asked.warnings) + 1
+    assert "architecture=gfx942" in settled.warnings[-1]
+
+
+def test_a_start_on_another_architecture_goes_on_with_the_plan_that_serves(machine: Simulated) -> None:
+    other_architecture(machine)
+    toggles = {"DSV4_PROFILE": "v4-pro-tp8", "DSV4_MODEL": str(machine.model), **FP4, "DSV4_ALLOW_FALLBACK": "1"}
+    told: list[str] = []
+    settled = require_preflight(
+        make_plan(toggles, {}), machine.environment(), machine.machine(), told.append, machine.proof
+    )
+    assert settled.profile.indexer.dtype == "fp8"
+    assert any(line.startswith("preflight: warn: architecture: 8 GPUs, among them gfx942") for line in told)

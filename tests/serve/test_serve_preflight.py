@@ -70,18 +70,22 @@ def test_a_good_machine_passes_every_check(machine: Simulated) -> None:
     results = check(machine)
     assert failed(results) == [], results
     assert list(results) == [
-        *("flags", "architecture", "/dev/kfd", "idle GPUs", "shared memory", "locked memory", "open files"),
+        *("flags", "FP4 index", "architecture", "/dev/kfd", "idle GPUs"),
+        *("shared memory", "locked memory", "open files"),
         *("folder /models", "folder /cache", "image", "weights"),
         *("page size", "memory fraction", "workspace", "AITER", "patches", "JIT locks"),
     ]
 
 
+def test_another_architecture_fails_its_check_and_the_fp4_index(machine: Simulated) -> None:
+    machine.gpu(3, version=90402)
+    results = check(machine)
+    assert failed(results) == ["FP4 index", "architecture"]
+    assert results["architecture"].found == "8 GPUs, among them gfx942"
+
+
 def lacks_a_gpu(made: Simulated) -> None:
     (made.root / "sys/class/kfd/kfd/topology/nodes/8/properties").unlink()
-
-
-def has_another_arch(made: Simulated) -> None:
-    made.gpu(3, version=90402)
 
 
 def has_no_kfd(made: Simulated) -> None:
@@ -196,7 +200,6 @@ def has_a_stale_lock(made: Simulated) -> None:
     ("spoil", "name", "found"),
     [
         (lacks_a_gpu, "architecture", "7 GPUs of gfx950"),
-        (has_another_arch, "architecture", "8 GPUs, among them gfx942"),
         (has_no_kfd, "/dev/kfd", "No such file or directory"),
         (has_a_kfd_that_cannot_be_written, "/dev/kfd", "Is a directory"),
         (has_used_vram, "idle GPUs", "GPU 3: 100.00 GiB of 288.00 GiB used"),

@@ -13,6 +13,7 @@ from dsv4_serve.errors import PreflightError
 from dsv4_serve.models import model_directory
 from dsv4_serve.plan import Plan
 from dsv4_serve.preflight.machine import Machine
+from dsv4_serve.preflight.result import Result, fail, ok
 from dsv4_serve.profiles.schema import Profile
 
 CONTEXT_PARALLEL = frozenset(
@@ -28,6 +29,20 @@ CONTEXT_PARALLEL = frozenset(
 """Options of either engine by which ranks share a context; a profile asks for them in its own words."""
 MOST_HEADS = {"sglang": 64, "vllm": 128}
 HEADS = {"v4": 64, "v41": 32}
+
+
+def index_check(plan: Plan, machine: Machine) -> tuple[Plan, Result | None]:
+    """`settle_index` as a check: the plan that serves, and what to tell; None where FP4 was not asked for."""
+    profile = plan.profile
+    if profile.hardware.arch != "gfx950" or profile.indexer.dtype != "fp4":
+        return plan, None
+    try:
+        settled = settle_index(plan, machine)
+    except PreflightError as error:
+        return plan, fail("FP4 index", str(error), "a machine and a model that every gate lets through")
+    if settled is plan:
+        return plan, ok("FP4 index", "every gate is open")
+    return settled, Result("FP4 index", "warn", settled.warnings[-1])
 
 
 def settle_index(plan: Plan, machine: Machine) -> Plan:

@@ -11,6 +11,7 @@ from dsv4_serve.plan import Plan, make_plan
 from dsv4_serve.preflight.aiter import aiter_checks
 from dsv4_serve.preflight.container import container_checks
 from dsv4_serve.preflight.hardware import hardware_checks
+from dsv4_serve.preflight.index import index_check
 from dsv4_serve.preflight.machine import Machine
 from dsv4_serve.preflight.memory import memory_checks
 from dsv4_serve.preflight.model import model_checks
@@ -37,17 +38,24 @@ def preflight(
 
 
 def checks_of(plan: Plan, environ: Mapping[str, str], machine: Machine, proof: Path = PATCH_PROOF) -> Iterator[Result]:
-    """The checks behind the flags."""
+    """The checks behind the flags, of what serves: with FP8 keys where an FP4 index falls back."""
+    settled, index = index_check(plan, machine)
+    yield from _flags(plan)
+    if index is not None:
+        yield index
+    yield from hardware_checks(settled.profile, machine, fell_back=settled is not plan)
+    yield from container_checks(settled.profile, machine, proof.with_name(IMAGE_RECORD.name))
+    yield from model_checks(settled.profile)
+    yield from memory_checks(settled.profile, machine)
+    yield from aiter_checks(settled.profile)
+    yield from software_checks(settled.profile, environ, proof)
+
+
+def _flags(plan: Plan) -> Iterator[Result]:
     asked = ", ".join(str(setting) for setting in plan.resolved.asked()) or "defaults"
     yield ok("flags", asked)
     for warning in plan.warnings:
         yield Result("flags", "warn", warning)
-    yield from hardware_checks(plan.profile, machine)
-    yield from container_checks(plan.profile, machine, proof.with_name(IMAGE_RECORD.name))
-    yield from model_checks(plan.profile)
-    yield from memory_checks(plan.profile, machine)
-    yield from aiter_checks(plan.profile)
-    yield from software_checks(plan.profile, environ, proof)
 
 
 def prepare_kernels(environ: Mapping[str, str], tell: Tell) -> None:
@@ -57,10 +65,15 @@ def prepare_kernels(environ: Mapping[str, str], tell: Tell) -> None:
         tell(f"removed {path}, a lock that no process held")
 
 
-def require_preflight(plan: Plan, environ: Mapping[str, str], machine: Machine, tell: Tell) -> None:
-    """What `dsv4 serve` asks on gfx950 before it loads anything. PreflightError names what failed."""
+def require_preflight(
+    plan: Plan, environ: Mapping[str, str], machine: Machine, tell: Tell, proof: Path = PATCH_PROOF
+) -> Plan:
+    """What `dsv4 serve` asks on gfx950 before it loads anything, and the plan that serves. PreflightError tells why not.
+
+    That plan has FP8 keys where an FP4 index cannot be and --allow-fallback permits it, which is its last warning.
+    """
     results = []
-    for result in checks_of(plan, environ, machine):
+    for result in checks_of(plan, environ, machine, proof):
         tell(f"preflight: {result.level}: {result.name}: {result.found}")
         results.append(result)
     failed = [result for result in results if result.level == "fail"]
@@ -68,3 +81,4 @@ def require_preflight(plan: Plan, environ: Mapping[str, str], machine: Machine, 
         lines = "\n".join(f"  {each.name}: {each.found}; accepted: {each.accepted}" for each in failed)
         name = plan.profile.name
         raise PreflightError(f"this machine cannot serve profile {name} (--no-preflight starts anyway):\n{lines}")
+    return index_check(plan, machine)[0]
