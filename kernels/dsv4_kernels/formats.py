@@ -36,7 +36,8 @@ class Convention:
     `reciprocal` multiplies by the fp32 number nearest to 1/6 instead of dividing. The byte is the exponent of
     the next power of two at or above it, clamped to `min_byte..max_byte`. `ties` says where a value halfway
     between two codes goes. `fake_quantize` quantises and dequantises once by `aiter`'s rule first (V4.1 does:
-    lossless then, but other bytes than one stage gives). Values beyond 6 scales saturate; NaN takes a code of
+    lossless then, but other bytes than one stage gives); what comes to it was rounded to bfloat16 after the norm and
+    after RoPE, as the published model's activations are. Values beyond 6 scales saturate; NaN takes a code of
     magnitude 6. A group with a non-finite amax has byte 255 (NaN) where `max_byte` allows it.
     """
 

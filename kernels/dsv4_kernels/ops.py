@@ -32,7 +32,7 @@ ROPE_PAIRS = 32
 def quantize_query(
     q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, spec: IndexSpec, phase: Phase = "decode"
 ) -> Query:
-    """RoPE, Hadamard if the spec says so, quantise; float32 throughout.
+    """RoPE, Hadamard if the spec says so, quantise; float32 throughout, but for what the convention rounds.
 
     `q` float [T, H, 128], H a multiple of 16 up to 128; `cos`, `sin` float [max_position, 32]; `positions`
     int64 [T].

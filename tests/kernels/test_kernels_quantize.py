@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -31,8 +32,9 @@ def exact_keys(k: Tensor, weight: Tensor, eps: float, positions: Tensor, hadamar
     return oracle.hadamard(x) if hadamard else x
 
 
-def plain_query(q: Tensor, positions: Tensor, hadamard: bool) -> Tensor:
-    values = ops.quantize_query(q, *angles(), positions, spec=IndexSpec.named("float32", hadamard=hadamard)).values
+def plain_query(q: Tensor, positions: Tensor, hadamard: bool, name: str = "aiter") -> Tensor:
+    spec = IndexSpec.named("float32", name, hadamard=hadamard)
+    values = ops.quantize_query(q, *angles(), positions, spec=spec).values
     assert values is not None
     return values
 
@@ -57,7 +59,7 @@ def test_query_codes_and_swizzled_scales(name: str, heads: int) -> None:
     got = ops.quantize_query(q, *angles(), positions, spec=IndexSpec.named("split64", name))
     assert got.payload is not None
     assert got.scale is not None
-    codes, scales = oracle.quantize(plain_query(q, positions, True).view(-1, 128).numpy(), name)
+    codes, scales = oracle.quantize(plain_query(q, positions, True, name).view(-1, 128).numpy(), name)
     assert (got.payload.numpy() == oracle.packed(codes).reshape(2, heads, 64)).all()
     padded = max(4, heads // 16)
     assert got.scale.shape == (2, 1, 4, 16, padded)
@@ -79,6 +81,26 @@ def test_keys_before_rounding_are_the_formula(hadamard: bool, dtype: torch.dtype
     assert np.abs(ops.readback(pool, slots).double().numpy() - expected).max() < 4e-6
 
 
+def test_activations_of_v41_are_bfloat16_after_norm_and_after_rope() -> None:
+    """By ml_dtypes and float64; where that stands beside a halfway place float32 may round the other way."""
+    torch.manual_seed(8)
+    k, weight, positions = torch.randn(50, 128).bfloat16(), torch.rand(128) + 0.5, torch.arange(7, 57)
+    cos, sin = (t.double().numpy()[positions.numpy()] for t in angles())
+    pool = IndexPool.allocate(IndexSpec.named("float32", "rne_v41", hadamard=False), 1)
+    ops.write_index_keys(pool, k, weight, 1e-6, *angles(), positions, torch.arange(50))
+    normed = oracle.rms_norm(k.double().numpy(), weight.double().numpy(), 1e-6).astype(ml_dtypes.bfloat16)
+    check_nearly_equal(ops.readback(pool, torch.arange(50)), oracle.rope(normed.astype(np.float64), cos, sin))
+    query = plain_query(k[:, None].expand(50, 16, 128), positions, False, "rne_v41")
+    check_nearly_equal(query[:, 3], oracle.rope(k.double().numpy(), cos, sin))
+
+
+def check_nearly_equal(got: Tensor, exact: np.ndarray) -> None:
+    want = exact.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert torch.equal(got, got.bfloat16().float())
+    assert np.mean(got.numpy() == want) > 0.998
+    np.testing.assert_allclose(got.numpy(), want, rtol=2**-7)
+
+
 @pytest.mark.parametrize("name", list(oracle.RULES))
 def test_written_bytes_of_split64(name: str) -> None:
     torch.manual_seed(2)
@@ -86,7 +108,7 @@ def test_written_bytes_of_split64(name: str) -> None:
     weight = torch.exp2(torch.randint(-6, 7, (128,)).float())
     positions, slots = torch.randint(0, POSITIONS, (40,)), torch.randperm(256)[:40]
     slots[[4, 17]] = -1
-    plain = IndexPool.allocate(IndexSpec.named("float32"), 4)
+    plain = IndexPool.allocate(IndexSpec.named("float32", name), 4)
     pool = IndexPool.allocate(IndexSpec.named("split64", name), 4)
     for target in (plain, pool):
         ops.write_index_keys(target, k, weight, 1e-6, *angles(), positions, slots)

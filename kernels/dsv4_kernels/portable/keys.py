@@ -62,8 +62,12 @@ def put_keys(
     """Float32 [R, 128] through norm, RoPE, Hadamard and quantisation to int64 `slot` [R] of the rows that live."""
     d = tl.arange(0, 128)
     x = device_math.rms_norm(x, tl.load(weight_ptr + d).to(tl.float32), eps, R)
+    if FAKE_FLOOR > 0:
+        x = device_math.round_bfloat16(x)
     cos, sin = device_math.rope_angles(cos_ptr, sin_ptr, position, stride_angle, live)
     x = device_math.rope(x, cos, sin, R)
+    if FAKE_FLOOR > 0:
+        x = device_math.round_bfloat16(x)
     if HADAMARD:
         x = device_math.hadamard(x, R)
     code, byte = device_math.quantize(

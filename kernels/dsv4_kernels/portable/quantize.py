@@ -57,6 +57,8 @@ def _query_kernel(
         position = tl.load(positions_ptr + row) + tl.zeros((16,), tl.int64)
         cos, sin = device_math.rope_angles(cos_ptr, sin_ptr, position, stride_angle, lane >= 0)
         x = device_math.rope(x, cos, sin, 16)
+        if FAKE_FLOOR > 0:
+            x = device_math.round_bfloat16(x)
         if HADAMARD:
             x = device_math.hadamard(x, 16)
         code, byte = device_math.quantize(

@@ -16,7 +16,7 @@ def quantize_query(q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec:
     """See `ops.quantize_query`."""
     rows, heads, _ = q.shape
     columns = q.reshape(rows * heads, HEAD_DIM).t().float().contiguous().view(HEAD_DIM, rows, heads)
-    x = rope(columns, *_angles(cos, sin, positions)).view(HEAD_DIM, -1)
+    x = _activations(rope(columns, *_angles(cos, sin, positions)).view(HEAD_DIM, -1), spec)
     if spec.hadamard:
         x = hadamard(x)
     if spec.layout.format != "fp4":
@@ -66,8 +66,8 @@ def write_index_keys(
         k, positions, slots = k[kept], positions[kept], slots[kept]
     if not k.shape[0]:
         return
-    x = rms_norm(k.t().float().contiguous(), norm_weight.float(), norm_eps)
-    x = rope(x.unsqueeze(-1), *_angles(cos, sin, positions)).squeeze(-1)
+    x = _activations(rms_norm(k.t().float().contiguous(), norm_weight.float(), norm_eps), pool.spec)
+    x = _activations(rope(x.unsqueeze(-1), *_angles(cos, sin, positions)).squeeze(-1), pool.spec)
     if pool.spec.hadamard:
         x = hadamard(x)
     store(pool, x, slots)
@@ -111,6 +111,13 @@ def readback(pool: IndexPool, slots: Tensor) -> Tensor:
     of = pool.spec.layout
     pages, inverse = torch.unique(slots // of.page_slots, return_inverse=True)
     return page_keys(pool, pages).index_select(0, inverse * of.page_slots + slots % of.page_slots)
+
+
+def _activations(x: Tensor, spec: IndexSpec) -> Tensor:
+    """float32 rounded to bfloat16 where the convention is that of a model whose activations are; one NaN only."""
+    if not spec.convention.fake_quantize:
+        return x
+    return x.to(torch.bfloat16).float().masked_fill_(x.isnan(), torch.nan)
 
 
 def _angles(cos: Tensor, sin: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
