@@ -18,7 +18,7 @@ PRODUCT_STAMP := $(VENV)/.product-$(call hash,locks/product.txt)
 TEST_STAMP := $(VENV)/.test-$(call hash,locks/product.txt locks/test.txt)
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 
-.PHONY: help serve test check fmt deps bench chaos image lock clean env test-env sglang-env vllm-env
+.PHONY: help serve test check fmt deps bench chaos image lock clean env test-env sglang-env vllm-env lm_eval-env
 
 help: ## list the targets
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -26,7 +26,7 @@ help: ## list the targets
 serve: $(PRODUCT_STAMP) ## serve the tiny model on http://127.0.0.1:8000 (PROFILE=, PORT=, SERVE_FLAGS=)
 	@exec $(BIN)/dsv4 serve --profile $(PROFILE) --port $(PORT) $(SERVE_FLAGS)
 
-test: test-env sglang-env vllm-env ## set up what tests need, run them all
+test: test-env sglang-env vllm-env lm_eval-env ## set up what tests need, run them all
 	@failed=; \
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal || failed="$$failed product"; \
 	for engine in $(ENGINES); do \
@@ -64,7 +64,7 @@ $(TEST_STAMP): $(PRODUCT_STAMP) locks/test.txt
 	@$(PIP) -r locks/product.txt -r locks/test.txt
 	@rm -f $(VENV)/.test-*; touch $@
 
-sglang-env vllm-env: %-env: ## an engine as published, without its GPU parts, for tests/sglang and tests/vllm
+sglang-env vllm-env lm_eval-env: %-env: ## engines as published, without their GPU parts, and lm-eval, each for its tests
 	@PYTHON=$(PYTHON) tools/engine-env.sh $*
 
 bench: test-env ## engine against transformers, launcher against the engine's port; prints tables

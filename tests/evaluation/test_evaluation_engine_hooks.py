@@ -10,8 +10,10 @@ import torch
 
 from dsv4_kernels.pool import IndexPool
 from dsv4_serve.engines.embedded.build import Built, build
+from dsv4_serve.engines.embedded.model import Model
 from dsv4_serve.engines.embedded.options import EngineOptions, OptionError
 from dsv4_serve.engines.embedded.tiny import write_tiny_model
+from dsv4_serve.engines.embedded.v41.model import V41Model
 from dsv4_serve.evaluation.forward import every_logit
 
 
@@ -29,14 +31,15 @@ def built_with(model: Path, **options: object) -> Built:
 
 def picks(built: Built, count: int) -> torch.Tensor:
     """What the first indexer picks for every position of a text: int64 [count, slots]."""
-    indexer = next(layer.attention.indexer for layer in built.model.layers if layer.attention.indexer)
+    assert isinstance(built.model, Model)
+    indexer = next(attention.indexer for attention in built.model.attentions if attention.indexer)
     chosen, select = [], indexer.select
 
     def tapped(*arguments: object) -> torch.Tensor:
         chosen.append(select(*arguments))  # type: ignore[arg-type]
         return chosen[-1]
 
-    indexer.select = tapped  # type: ignore[method-assign,assignment]
+    indexer.select = tapped  # type: ignore[method-assign, assignment]
     every_logit(built.model, [18 + place * 7 % 200 for place in range(count)])
     return torch.cat(chosen)[:count]
 
@@ -103,10 +106,30 @@ def test_an_observer_sees_every_key_and_score_and_changes_nothing(model: Path) -
     ids = [18 + place * 3 % 250 for place in range(300)]
     watched, plain = built_with(model, index_topk=8), built_with(model, index_topk=8)
     observers = []
-    for layer in watched.model.layers:
-        if layer.attention.indexer is not None:
-            layer.attention.indexer.observer = observer = Copying(layer.attention.indexer.pool)
+    assert isinstance(watched.model, Model)
+    for attention in watched.model.attentions:
+        if attention.indexer is not None:
+            attention.indexer.observer = observer = Copying(attention.indexer.pool)
             observers.append(observer)
+    check_observers(watched, plain, observers, ids)
+
+
+def test_observers_of_v41_see_shared_keys_and_scores_inside_candidate_blocks_too(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path, seed=1, family="v41", overrides={"candidate_topk_blocks": 9})
+    ids = [18 + place * 3 % 250 for place in range(300)]
+    watched, plain = built_with(tmp_path, index_topk=8), built_with(tmp_path, index_topk=8)
+    observers = []
+    assert isinstance(watched.model, V41Model)
+    for attention in watched.model.attentions:
+        if attention.indexer is not None:
+            attention.indexer.observer = observer = Copying(attention.indexer.source.index)
+            attention.indexer.source.observers.append(observer)
+            observers.append(observer)
+    assert len(observers) == 3
+    check_observers(watched, plain, observers, ids)
+
+
+def check_observers(watched: Built, plain: Built, observers: list[Copying], ids: list[int]) -> None:
     assert torch.equal(every_logit(watched.model, ids), every_logit(plain.model, ids))
     for observer in observers:
         assert torch.equal(observer.own.payload, observer.copy.payload)

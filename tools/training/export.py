@@ -1,7 +1,7 @@
 """Make a model directory of a checkpoint: `python -m tools.training.export --weights FILE... --out DIR`.
 
 Several weights files are averaged (checkpoints of one run, or runs from one checkpoint). The result is checked: a V4 is
-loaded through transformers' own conversion, and its logits must equal the trainer's; a V4.1, unknown to transformers, is
+loaded through transformers' own conversion, and its logits must equal the trainer's; a V4.1, unknown there, is
 loaded by the embedded engine, whose caches round, so that its logits must be close.
 """
 

@@ -13,6 +13,7 @@ import httpx
 from dsv4_serve.engines.embedded.api_schema import ChatRequest
 from dsv4_serve.engines.embedded.chat_format import ChatFormat
 from dsv4_serve.engines.embedded.engine import AsyncEngine
+from dsv4_serve.engines.embedded.families import load_config
 from dsv4_serve.engines.embedded.options import EngineOptions
 from dsv4_serve.engines.embedded.request import EngineError, SamplingParams
 from dsv4_serve.engines.embedded.tokenizer import EOS_ID, load_tokenizer
@@ -54,7 +55,8 @@ class EngineAnswerer:
     def __init__(self, options: EngineOptions) -> None:
         self._engine = AsyncEngine.create(options)
         self._tokenizer = load_tokenizer(options.model_path)
-        self._format = ChatFormat(self._tokenizer, options.served_model_name)
+        family, _ = load_config(options.model_path)
+        self._format = ChatFormat(self._tokenizer, options.served_model_name, family.chat_version)
         self._name = options.served_model_name
 
     async def __aenter__(self) -> Self:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from .statistics import Interval, questions_for_pairs, questions_for_two_runs, wilson
 
+VERSION = "0.4.13"
+"""Of lm-eval, the one that is run in the tests (`tests/lm_eval/requirements.lock`)."""
 GSM8K_QUESTIONS = 1319
 POINTS = (0.003, 0.005, 0.01)
 DISCORDANT = 0.03
@@ -39,8 +42,28 @@ PUBLISHED: tuple[Published, ...] = (
 )
 
 
-def command(base_url: str, model: str, concurrency: int = 32, limit: int | None = None) -> list[str]:
-    """lm-eval's command for GSM8K, 5-shot, through `/v1/completions` of a server; needs `pip install lm-eval[api]`.
+@dataclass(frozen=True, slots=True)
+class LmEvalTask:
+    """A task of lm-eval's, or of the task files in the folder `include`; `limit` asks only so many questions."""
+
+    name: str = "gsm8k"
+    shots: int = 5
+    include: Path | None = None
+    limit: int | None = None
+
+
+GSM8K = LmEvalTask()
+
+
+def command(
+    base_url: str,
+    model: str,
+    task: LmEvalTask = GSM8K,
+    concurrency: int = 32,
+    program: str = "lm_eval",
+    out: str = "lm-eval-results",
+) -> list[str]:
+    """lm-eval's command for a task through `/v1/completions` of a server; needs `pip install lm-eval[api]`.
 
     The same seed and greedy decoding on both sides make two runs paired: compare them question by question
     (`--log_samples`), not by their averages.
@@ -52,11 +75,24 @@ def command(base_url: str, model: str, concurrency: int = 32, limit: int | None 
         "max_retries": "3",
         # The server tokenizes: lm-eval need not find the model's tokenizer anywhere.
         "tokenizer_backend": "None",
+        "tokenized_requests": "False",
     }
-    words = ["lm_eval", "--model", "local-completions", "--tasks", "gsm8k", "--num_fewshot", "5", "--seed", "0"]
+    words = [
+        program,
+        "--model",
+        "local-completions",
+        "--tasks",
+        task.name,
+        "--num_fewshot",
+        str(task.shots),
+        "--seed",
+        "0",
+    ]
     words += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
-    words += ["--gen_kwargs", "temperature=0", "--log_samples", "--output_path", "lm-eval-results"]
-    return words if limit is None else [*words, "--limit", str(limit)]
+    words += ["--gen_kwargs", "temperature=0", "--log_samples", "--output_path", out]
+    if task.include is not None:
+        words += ["--include_path", str(task.include)]
+    return words if task.limit is None else [*words, "--limit", str(task.limit)]
 
 
 def sample_sizes(share: float = 0.95) -> list[dict[str, float]]:
@@ -71,19 +107,25 @@ def sample_sizes(share: float = 0.95) -> list[dict[str, float]]:
     ]
 
 
-def guide(base_url: str, model: str) -> str:
-    """All of it as text."""
-    lines = [
-        "GSM8K, 5-shot, with lm-eval against a running server:",
-        "",
-        f"  {shlex.join(command(base_url, model))}",
-        "",
-    ]
-    lines.append("published scores (95 % interval of that many questions):")
+def published_lines() -> list[str]:
+    """The published scores, one a line under a title."""
+    lines = ["published scores (95 % interval of that many questions):"]
     for entry in PUBLISHED:
         span = f"{100 * entry.interval.low:.1f} to {100 * entry.interval.high:.1f} %"
         count = f"n={entry.questions}" if entry.questions else f"n={GSM8K_QUESTIONS} assumed"
         lines.append(f"  {100 * entry.score:6.2f} %  {span:<16}  {entry.index}  {count:<14}  {entry.source}")
+    return lines
+
+
+def guide(base_url: str, model: str) -> str:
+    """All of it as text."""
+    lines = [
+        "GSM8K, 5-shot, with lm-eval against a running server (the same with --run):",
+        "",
+        f"  {shlex.join(command(base_url, model))}",
+        "",
+    ]
+    lines += published_lines()
     lines += ["", f"questions to tell a difference (at 95 %; paired: {100 * DISCORDANT:g} % come out differently):"]
     for row in sample_sizes():
         two, pairs = int(row["independent_runs"]), int(row["paired"])

@@ -13,22 +13,22 @@ import torch
 from dsv4_kernels.formats import CONVENTIONS
 from dsv4_kernels.pool import IndexSpec
 from dsv4_serve.engines.embedded.build import build
-from dsv4_serve.engines.embedded.model import Model
 from dsv4_serve.engines.embedded.tokenizer import BOS_ID, load_tokenizer
 
 from .answering import Answerer, EngineAnswerer, Progress, engine_options
 from .forward import compare, every_logit
 from .heldout import heldout_text
 from .items import Item, document_text, documents, make_items
+from .levels import served_as
 from .plan import EvalPlan
 from .results import LogitSummary, Outcome, SelectionSummary
 from .shadow import Selection, Shadow, observe
 from .statistics import paired_bootstrap
-from .variants import ALL, EXACT, IndexVariant
+from .variants import ALL, V41, IndexVariant, VariantSet
 
 SKIPPED_TOKENS = 64
 """Tokens at the start of a text that do not count: too little context to predict from."""
-EDGES = (0, 256, 512, 768, 1 << 20)
+EDGES = (0, 256, 512, 768, 1536, 1 << 20)
 """Buckets of context, in entries seen."""
 
 
@@ -62,11 +62,12 @@ def measure_answers(model: Path, plan: EvalPlan, progress: Progress) -> list[Out
 
 
 async def _engine_outcomes(model: Path, plan: EvalPlan, variant: IndexVariant, k: int) -> list[Outcome]:
-    async with EngineAnswerer(engine_options(model, variant, k, plan.context)) as answerer:
-        return await ask(answerer, plan, variant.name, k)
+    with served_as(model, variant) as directory:
+        async with EngineAnswerer(engine_options(directory, variant, k, plan.context)) as answerer:
+            return await ask(answerer, plan, variant.name, k)
 
 
-FAULTS = (
+_V4_FAULTS = (
     Shadow("fault: rotation on one side only", ALL[-1].spec, ALL[-2].spec),
     Shadow(
         "fault: keys by cuda_c4, queries by aiter",
@@ -76,6 +77,7 @@ FAULTS = (
     Shadow("fault: scales one place off", ALL[3].spec, ALL[3].spec, shift=1),
 )
 """What mix-ups do to recall; the product refuses these pairs, here the bytes are misread on purpose."""
+_V41_FAULTS = (Shadow("fault: scales one place off", V41.product.spec, V41.product.spec, shift=1),)
 
 _ROTATED = IndexSpec.named("float32")
 KEYS_ALONE = tuple(
@@ -85,12 +87,12 @@ KEYS_ALONE = tuple(
 """Conventions differ at ties and at group maxima near a power of two; these show them where ties are common."""
 
 
-def measure_selection(model: Path, plan: EvalPlan, progress: Progress) -> list[SelectionSummary]:
-    """Recall and margin loss of every variant and of three faults, by layer and context, in one pass a document."""
-    built = build(engine_options(model, EXACT, None, plan.context))
+def measure_selection(model: Path, plan: EvalPlan, formats: VariantSet, progress: Progress) -> list[SelectionSummary]:
+    """Recall and margin loss of every format and of faults, by layer and context, in one pass a document."""
+    built = build(engine_options(model, formats.exact, None, plan.context))
     tokenizer = load_tokenizer(model)
-    shadows = [*(Shadow.sound(variant.name, variant.spec) for variant in ALL), *KEYS_ALONE, *FAULTS]
-    assert isinstance(built.model, Model)
+    shadows = [Shadow.sound(variant.name, variant.spec) for variant in formats.all if variant.two_level]
+    shadows += _V41_FAULTS if formats is V41 else (*KEYS_ALONE, *_V4_FAULTS)
     with torch.inference_mode():
         observers = observe(built.model, shadows, plan.shadow_ks, plan.shadow_every)
         for number, document in enumerate(documents(plan.seeds[0], plan.documents, plan.records)):
@@ -115,8 +117,8 @@ def summarise(selections: Iterable[Selection]) -> list[SelectionSummary]:
     return found
 
 
-def measure_logits(model: Path, plan: EvalPlan, progress: Progress) -> list[LogitSummary]:
-    """Perplexity of held-out prose and divergence from exact scores, for every variant and k."""
+def measure_logits(model: Path, plan: EvalPlan, exactly: IndexVariant, progress: Progress) -> list[LogitSummary]:
+    """Perplexity of held-out prose and divergence from exact scores (`exactly`), for every variant and k."""
     tokenizer = load_tokenizer(model)
     text = heldout_text(plan.texts * plan.text_bytes)
     cuts = [text[start : start + plan.text_bytes] for start in range(0, len(text), plan.text_bytes)]
@@ -124,10 +126,10 @@ def measure_logits(model: Path, plan: EvalPlan, progress: Progress) -> list[Logi
     found = []
     for k in plan.text_topks:
         progress(f"logits: exact scores, top-{k}")
-        exact = _logits(model, EXACT, k, plan, ids)
+        exact = _logits(model, exactly, k, plan, ids)
         base = [compare(logits, logits, text, SKIPPED_TOKENS).nats for logits, text in zip(exact, ids, strict=True)]
-        for variant in (EXACT, *plan.variants):
-            other = exact if variant == EXACT else _logits(model, variant, k, plan, ids)
+        for variant in (exactly, *plan.variants):
+            other = exact if variant == exactly else _logits(model, variant, k, plan, ids)
             found.append(_summary(variant.name, k, exact, other, base, ids))
             progress(f"logits: {variant.name}, top-{k}: perplexity {found[-1].perplexity:.3f} per token")
     return found
@@ -136,8 +138,9 @@ def measure_logits(model: Path, plan: EvalPlan, progress: Progress) -> list[Logi
 def _logits(
     model: Path, variant: IndexVariant, k: int, plan: EvalPlan, ids: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
-    built = build(engine_options(model, variant, k, plan.context))
-    return [every_logit(built.model, text) for text in ids]
+    with served_as(model, variant) as directory:
+        built = build(engine_options(directory, variant, k, plan.context))
+        return [every_logit(built.model, text) for text in ids]
 
 
 def _summary(

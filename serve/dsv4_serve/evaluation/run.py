@@ -19,6 +19,7 @@ from .heldout import heldout_text
 from .measure import ask, measure_answers, measure_logits, measure_selection
 from .plan import EvalPlan
 from .results import EvalResults, Outcome
+from .variants import variants_of
 
 PARTS = ("answers", "selection", "logits")
 ENDPOINT_SECONDS = 600.0
@@ -29,13 +30,14 @@ def run_embedded(model: Path, plan: EvalPlan, parts: Collection[str], progress: 
     for part in parts:
         if part not in PARTS:
             raise UsageError(f"--part {part!r}: accepted is one of {', '.join(PARTS)}")
+    formats = variants_of(model)
     results = EvalResults(_about(plan, model.resolve().name) | {"ran_on": "embedded engine, CPU"})
     if "selection" in parts:
-        results.selections = measure_selection(model, plan, progress)
+        results.selections = measure_selection(model, plan, formats, progress)
     if "logits" in parts:
         text = heldout_text(plan.texts * plan.text_bytes)
         results.about["heldout_sha256"] = hashlib.sha256(text).hexdigest()
-        results.logits = measure_logits(model, plan, progress)
+        results.logits = measure_logits(model, plan, formats.exact, progress)
     if "answers" in parts:
         results.outcomes = measure_answers(model, plan, progress)
     return results

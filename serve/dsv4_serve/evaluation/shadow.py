@@ -15,7 +15,11 @@ import torch
 from dsv4_kernels import ops
 from dsv4_kernels.formats import Convention, dequantize_columns, quantize_columns
 from dsv4_kernels.pool import IndexPool, IndexSpec
+from dsv4_serve.engines.embedded.causal_model import CausalModel
+from dsv4_serve.engines.embedded.indexer import Indexer
 from dsv4_serve.engines.embedded.model import Model
+from dsv4_serve.engines.embedded.v41.indexer import V41Indexer
+from dsv4_serve.engines.embedded.v41.model import V41Model
 
 Score = Callable[[IndexPool, torch.Tensor], torch.Tensor]
 
@@ -111,13 +115,22 @@ def _rounded(keys: torch.Tensor, rule: Convention) -> torch.Tensor:
     return dequantize_columns(*quantize_columns(columns, rule)).t().contiguous().view(keys.shape)
 
 
-def observe(model: Model, shadows: Sequence[Shadow], ks: Sequence[int], every: int) -> list[ShadowIndex]:
-    """Attach an observer to every indexer of a model that runs on exact scores; each sees queries past max(ks) keys."""
+def observe(model: CausalModel, shadows: Sequence[Shadow], ks: Sequence[int], every: int) -> list[ShadowIndex]:
+    """Attach an observer to every indexer of a model that runs on exact scores; each sees queries past max(ks) keys.
+
+    V4.1's indexers share keys, of which each observer keeps copies; a choice inside candidate blocks is observed as one
+    among all entries.
+    """
     observers = []
-    for number, attention in enumerate(model.attentions):
-        indexer = attention.indexer
-        if indexer is not None:
-            observer = ShadowIndex(number, indexer.pool.pages, shadows, ks, every)
-            observer.exact, indexer.observer = indexer.pool, observer
-            observers.append(observer)
+    assert isinstance(model, Model | V41Model)
+    indexers: list[Indexer | V41Indexer | None] = [attention.indexer for attention in model.attentions]
+    for number, indexer in enumerate(indexers):
+        if indexer is None:
+            continue
+        exact = indexer.source.index if isinstance(indexer, V41Indexer) else indexer.pool
+        observer = ShadowIndex(number, exact.pages, shadows, ks, every)
+        observer.exact, indexer.observer = exact, observer
+        if isinstance(indexer, V41Indexer):
+            indexer.source.observers.append(observer)
+        observers.append(observer)
     return observers

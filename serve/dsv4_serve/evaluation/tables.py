@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .results import EvalResults, Outcome, SelectionSummary
 from .statistics import paired_bootstrap, sign_test, unseen, wilson
-from .variants import ALL, BASELINE
+from .variants import BASELINES, V4, V41
 
 FEWEST_DOCUMENTS = 10
 """With fewer there is too little to resample, and questions are resampled instead."""
@@ -40,7 +40,7 @@ class Table:
         )
 
 
-_ORDER = {variant.name: place for place, variant in enumerate(ALL)}
+_ORDER = {variant.name: place for place, variant in enumerate((*V4.all, *V41.all))}
 
 
 def _by_k(k: int | None, variant: str) -> tuple[int, int]:
@@ -90,9 +90,9 @@ def differences(results: EvalResults) -> Table:
         places[group] += 1
     rows = []
     for (k, variant), other in sorted(cells.items(), key=lambda pair: _by_k(*pair[0])):
-        base = cells.get((k, BASELINE.name))
+        base = next((cells[k, name] for name in BASELINES if (k, name) in cells), None)
         shared = [key for key in other if base is not None and key in base]
-        if base is None or variant == BASELINE.name or not shared:
+        if base is None or variant in BASELINES or not shared:
             continue
         first, second = [base[key].right for key in shared], [other[key].right for key in shared]
         documents: dict[object, int] = {}
