@@ -75,6 +75,12 @@ def test_a_toggle_changes_the_command(toggle: str, value: str, gone: str, new: s
     assert not new or new not in before
 
 
+def test_kernels_compiled_ahead_of_time_and_their_backend_reach_the_plugin() -> None:
+    _, environment = planned(FIRST, DSV4_KERNELS_DIR="/opt/kernels", DSV4_BACKEND="gfx950")
+    assert (environment["DSV4_KERNELS_DIR"], environment["DSV4_BACKEND"]) == ("/opt/kernels", "gfx950")
+    assert "DSV4_KERNELS_DIR" not in planned(FIRST)[1]
+
+
 def test_the_index_format_is_always_written_out() -> None:
     """Left to itself, vLLM would take MXFP4 for V4 and FP8 for V4.1."""
     for name in GOLDEN:
@@ -94,7 +100,7 @@ def test_experts_are_spread_over_all_or_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("toggle", "value"), [("DSV4_ROWGROUP", "1"), ("DSV4_BACKEND", "gfx950"), ("DSV4_SHADOW_RECALL", "1")]
+    ("toggle", "value"), [("DSV4_ROWGROUP", "1"), ("DSV4_BACKEND", "hopper"), ("DSV4_SHADOW_RECALL", "1")]
 )
 def test_what_the_engine_cannot_do_is_refused(toggle: str, value: str) -> None:
     with pytest.raises(PreflightError, match=rf"{toggle}={value} .*engine 'vllm' cannot do this"):

@@ -31,8 +31,8 @@ def run(replica: str, tensor: str, steps: int) -> None:
 
     import engine_context
     from dsv4_serve.engines.hooks import Hooks
+    from dsv4_serve.engines.inside_families import Families
     from dsv4_serve.engines.sglang.inside import health, publisher
-    from dsv4_serve.engines.sglang.inside.families import Families
     from dsv4_serve.engines.sglang.inside.regions import device_regions
     from index_world import IndexWorld, int32
 

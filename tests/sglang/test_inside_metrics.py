@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from sglang.srt.utils import async_probe
 
-from dsv4_serve.engines import sglang_inside, sglang_metrics
+from dsv4_serve.engines import inside_metrics, sglang_metrics
 from dsv4_serve.engines.hooks import Hooks
+from dsv4_serve.engines.inside_families import Families
 from dsv4_serve.engines.metric_rules import parse
 from dsv4_serve.engines.sglang.inside import captures, health
-from dsv4_serve.engines.sglang.inside.families import Families
 from dsv4_serve.engines.sglang.inside.publisher import Publisher
 from dsv4_serve.engines.sglang.inside.regions import Region
 from dsv4_serve.metrics.exposition import exposition, parse_engine_metrics
@@ -87,7 +87,7 @@ def test_what_describes_does_not_add_up(exported: str) -> None:
 def test_compilations_are_told_from_those_before_the_engine_was_ready(exported: str) -> None:
     name = "dsv4_compile_events_after_ready_total"
     assert name not in values(exported)
-    compiled = sglang_inside.compile_events(parse(exported))
+    compiled = inside_metrics.compile_events(parse(exported))
     assert compiled is not None
     # The interpreter compiles nothing; the rank's own eight are all there is.
     assert compiled == 8
@@ -128,8 +128,8 @@ def test_tensor_ranks_are_one_and_stages_and_replicas_add_up() -> None:
 def test_every_family_from_inside_is_listed_for_sglang_and_no_other() -> None:
     listed = {entry.name for entry in NAMES if "sglang" in entry.providers}
     rules = {rule.target for rule in sglang_metrics.RULES}
-    assert listed == rules | set(sglang_inside.PROVIDED)
-    assert set(sglang_inside.PROVIDED) <= set(BY_NAME)
+    assert listed == rules | set(inside_metrics.PROVIDED)
+    assert set(inside_metrics.PROVIDED) <= set(BY_NAME)
 
 
 def test_a_path_that_took_over_leaves_the_other_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from dsv4_kernels import ops
 from dsv4_serve.engines.hooks import Hook, Hooks
+from dsv4_serve.engines.inside_families import Families
 from dsv4_serve.engines.sglang.inside import exact, recall, recall_hooks
-from dsv4_serve.engines.sglang.inside.families import Families
 from dsv4_serve.engines.sglang.inside.recall import ShadowRecall
 from dsv4_serve.engines.sglang.inside.shadow_buffer import ShadowBuffer
 from index_world import index_pool, int32, yarn_angles

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import Metric
 
-from dsv4_serve.engines import sglang_command, sglang_inside, sglang_metrics
+from dsv4_serve.engines import inside_metrics, sglang_command, sglang_metrics
 from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.client import EngineClient, EngineUnreachableError
 from dsv4_serve.engines.first_generation import generate_once
@@ -57,7 +57,7 @@ class SglangAdapter:
         if effective == WORKER:
             return True
         await generate_once(client, effective["served_model_name"])
-        self._compiled_before = sglang_inside.compile_events(parse(await client.get_text("/metrics")))
+        self._compiled_before = inside_metrics.compile_events(parse(await client.get_text("/metrics")))
         return True
 
     async def effective(self, client: EngineClient) -> dict[str, Any]:

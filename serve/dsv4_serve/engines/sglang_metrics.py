@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Metric
 
-from dsv4_serve.engines import sglang_inside
+from dsv4_serve.engines import inside_metrics
 from dsv4_serve.engines.metric_rules import Rule, family_of, parse, totals
 
 MAIN = {"region": "main", "tier": "gpu"}
@@ -39,9 +39,9 @@ REPLICA = "dp_rank"
 
 
 def translate(text: str, compiled_before: float | None = None) -> list[Metric]:
-    """The families that `RULES` make of SGLang's exposition, and those of `sglang_inside.values`."""
+    """The families that `RULES` make of SGLang's exposition, and those of `inside_metrics.values`."""
     sources = parse(text)
     found = totals(sources, RULES, REPLICA)
-    for name, values in sglang_inside.values(sources, compiled_before).items():
+    for name, values in inside_metrics.values(sources, compiled_before).items():
         found[name].update(values)
     return [family_of(name, found[name]) for name in found]

@@ -1,9 +1,10 @@
-"""vLLM's metrics as families of metrics/names.py. What it does not export is absent."""
+"""vLLM's metrics, and our plugin's inside it, as families of metrics/names.py. What neither exports is absent."""
 
 from __future__ import annotations
 
 from prometheus_client import Metric
 
+from dsv4_serve.engines import inside_metrics
 from dsv4_serve.engines.metric_rules import Families, Rule, family_of, parse, totals
 
 MAIN = {"region": "main", "tier": "gpu"}
@@ -36,7 +37,9 @@ AT_MAIN = ("", tuple(sorted(MAIN.items())))
 
 
 def translate(text: str) -> list[Metric]:
-    """The families that `RULES` make of vLLM's exposition, with capacity and use from its cache configuration."""
+    """The families that `RULES` make of vLLM's exposition, capacity and use by its cache configuration, and those that our
+    plugin exports from its workers.
+    """
     sources = parse(text)
     found = totals(sources, RULES, REPLICA)
     capacities = _capacities(sources)
@@ -48,6 +51,8 @@ def translate(text: str) -> list[Metric]:
             found[USED_TOKENS][AT_MAIN] = float(round(used))
             # vLLM's share leaves cached pages out: it does not say how many there are, so none are counted as used.
             found[EVICTABLE_TOKENS][AT_MAIN] = 0.0
+    for name, values in inside_metrics.values(sources, None).items():
+        found[name].update(values)
     return [family_of(name, values) for name, values in found.items()]
 
 

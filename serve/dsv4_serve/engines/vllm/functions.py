@@ -57,6 +57,20 @@ FUNCTIONS: tuple[IndexFunctions, ...] = (SCORE, WRITE_KEYS, QUANTIZE_QUERY, SELE
 Counted = Callable[..., Any]
 
 
+def rows_counted(score: Counted) -> Counted:
+    """AITER's `paged_mxfp4_mqa_logits(q, ...)`, whose query rows are counted as ours are."""
+
+    def launch(q: Any, *args: Any, **kwargs: Any) -> Any:
+        from dsv4_serve.engines.inside_work import count_rows
+        from dsv4_serve.engines.vllm.step import phase
+
+        scope = "candidates" if kwargs.get("use_gather") else "whole"
+        count_rows(SCORE.operation, phase(), scope, q.shape[:-2].numel())
+        return score(q, *args, **kwargs)
+
+    return launch
+
+
 def counted(function: Counted, operation: str, backend: str) -> Counted:
     """`function`, whose launches are counted as ours are."""
 

@@ -14,6 +14,7 @@ import torch
 from dsv4_kernels import aiter_tensors, ops
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.layout import HEAD_DIM
+from dsv4_serve.engines.inside_work import count_rows
 from dsv4_serve.engines.vllm import tensors
 from dsv4_serve.engines.vllm.candidate_pool import Gather, build_candidate_gather, score_blocks
 from dsv4_serve.engines.vllm.step import phase
@@ -109,6 +110,7 @@ def paged_mxfp4_mqa_logits(
         rows = _rows(q, context_lens, block_table, row_ends, query_start_loc, schedule)
     if clean_logits:
         out_logits.fill_(float("-inf"))
+    count_rows("paged_logits", rows.phase, "candidates" if use_gather else "whole", query.rows)
     ops.paged_logits(
         query,
         pool,

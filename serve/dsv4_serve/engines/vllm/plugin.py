@@ -6,6 +6,7 @@ Nothing of vLLM, torch or our kernels is imported here: what a part needs it imp
 from __future__ import annotations
 
 from dsv4_serve.engines.hooks import HookError, Hooks
+from dsv4_serve.engines.vllm import export
 from dsv4_serve.engines.vllm.routing import HOOKS
 
 _hooks: Hooks | None = None
@@ -16,6 +17,7 @@ def register() -> None:
     global _hooks
     if _hooks is not None:
         return
+    export.prepare()
     attached = Hooks(HOOKS)
     attached.attach()
     attached.verify()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dsv4_serve.engines.hooks import Function, Hook
-from dsv4_serve.engines.vllm import functions, gate, index_format, routes
+from dsv4_serve.engines.vllm import export, functions, gate, graphs, index_format, routes
 
 OPS = "vllm.v1.attention.ops.rocm_paged_mxfp4_indexer"
 GATE = "vllm.v1.attention.backends.mla.indexer"
@@ -21,8 +21,8 @@ def _launcher(original: Function) -> Function:
             return original()
         route = chosen[functions.SCORE.operation]
         if route.backend != "aiter":
-            return route.module
-        score = route.function("paged_mxfp4_mqa_logits")
+            return route.module  # it counts its rows itself
+        score = functions.rows_counted(route.function("paged_mxfp4_mqa_logits"))
         names = {name: getattr(route.module, name) for name in functions.LAUNCHER_NAMES}
         return SimpleNamespace(**names | {"paged_mxfp4_mqa_logits": score})
 
@@ -60,4 +60,6 @@ HOOKS: tuple[Hook, ...] = (
     Hook(OPS, "_aiter_indexer_cache_ops", _cache_ops, "index keys and queries", needed=True),
     Hook(OPS, "_aiter_topk", _topk, "the best of wide or many rows", needed=True),
     *index_format.HOOKS,
+    *graphs.HOOKS,
+    *export.HOOKS,
 )

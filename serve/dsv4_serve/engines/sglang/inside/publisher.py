@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsv4_serve.engines.hooks import Function, Hook
+from dsv4_serve.engines.inside_families import COMPILES, Families
+from dsv4_serve.engines.inside_publisher import IndexPublisher
 from dsv4_serve.engines.sglang.inside import captures, health, recall_hooks, scoring, work
-from dsv4_serve.engines.sglang.inside.families import COMPILES, Families, ranks
 from dsv4_serve.engines.sglang.inside.regions import Region, device_regions, host_regions
 
 SECONDS = 1.0
 COUNTED_BY_SGLANG = frozenset({"main", "window"})
 """Regions whose tokens SGLang exports itself, with what of them is used."""
-SCORING = frozenset({"paged_logits", "rowgroup_logits"})
 
 log = logging.getLogger("sglang.dsv4")
 
@@ -26,8 +26,7 @@ class Publisher:
 
     def __init__(self, families: Families, regions: Sequence[Region], formats: Sequence[dict[str, str]]) -> None:
         self._families = families
-        self._scored = work.Work()
-        self._path: dict[str, tuple[str, str]] = {}
+        self._index = IndexPublisher(families)
         for region in regions:
             self._region(region)
         for labels in formats:
@@ -43,16 +42,7 @@ class Publisher:
 
     def publish(self) -> None:
         """Bring every family up to date."""
-        from dsv4_kernels import counters
-
-        done = work.total()
-        for (op, phase, backend), launches in done.launches.items():
-            self._families.counter("dsv4_indexer_launches_total", launches, op=op, phase=phase, backend=backend)
-        for (op, phase, scope), rows in done.rows.items():
-            self._families.counter("dsv4_indexer_rows_total", rows, op=op, phase=phase, scope=scope)
-        for (op, reason), count in counters.snapshot().fallbacks.items():
-            self._families.counter("dsv4_indexer_fallbacks_total", count, op=op, reason=reason)
-        self._paths(done)
+        self._index.publish()
         self._families.gauge("dsv4_indexer_workspace_bytes", scoring.workspace_bytes())
         self._families.counter(COMPILES, health.compiles.total())
         with captures.no_capture:
@@ -60,25 +50,21 @@ class Publisher:
             self._timing()
             recall_hooks.publish(self._families)
 
-    def _paths(self, done: work.Work) -> None:
-        """What scored keys last in each phase is 1, what did before is 0."""
-        grown = (done - self._scored).launches
-        self._scored = done
-        for (op, phase, backend), launches in grown.items():
-            if op not in SCORING or launches <= 0:
-                continue
-            before = self._path.get(phase)
-            if before not in (None, (op, backend)):
-                self._families.gauge("dsv4_indexer_path", 0, phase=phase, op=before[0], backend=before[1])
-            self._path[phase] = op, backend
-            self._families.gauge("dsv4_indexer_path", 1, phase=phase, op=op, backend=backend)
-
     def _timing(self) -> None:
         scoring.timer.collect()
         for phase, seconds in scoring.timer.seconds.items():
             self._families.counter("dsv4_indexer_seconds_total", seconds, phase=phase)
             launches = scoring.timer.launches[phase]
             self._families.counter("dsv4_indexer_timed_launches_total", launches, phase=phase)
+
+
+def ranks() -> dict[str, str]:
+    """This process's place: its replica (of whole servers, then of attention), pipeline stage and tensor rank."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    replica = f"{parallel.dp_rank or 0}.{parallel.attn_dp_rank or 0}"
+    return {"replica": replica, "pp_rank": str(parallel.pp_rank), "tp_rank": str(parallel.tp_rank)}
 
 
 def publisher_of(scheduler: Any) -> Publisher | None:

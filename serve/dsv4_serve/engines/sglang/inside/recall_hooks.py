@@ -12,7 +12,7 @@ from dsv4_serve.engines.sglang.inside.recall import ShadowRecall
 from dsv4_serve.engines.sglang.inside.shadow_buffer import RATIO
 
 if TYPE_CHECKING:
-    from dsv4_serve.engines.sglang.inside.families import Families
+    from dsv4_serve.engines.inside_families import Families
 
 log = logging.getLogger("sglang.dsv4")
 TOGGLE = "DSV4_SHADOW_RECALL"

@@ -1,6 +1,7 @@
-"""The families that a scheduler exports, in SGLang's multiprocess directory beside SGLang's own.
+"""The families that a process inside an engine exports: a scheduler of SGLang in its multiprocess directory, a worker
+of vLLM in a registry of its own.
 
-Every process labels its samples with its ranks; `engines/sglang_inside.py` adds them up. Names, labels and help are
+Every process labels its samples with its ranks; `engines/inside_metrics.py` adds them up. Names, labels and help are
 those of metrics/names.py, but for what only the launcher can tell.
 """
 
@@ -47,7 +48,7 @@ class Families:
         return self._made[name].labels(**labels, **self._ranks)
 
     def _make(self, name: str, labels: tuple[str, ...]) -> Any:
-        # Imported late: it picks its storage when SGLang has named the multiprocess directory.
+        # Imported late: it picks its storage when the engine has named the multiprocess directory.
         from prometheus_client import Counter, Gauge, Histogram
 
         from dsv4_serve.metrics.names import BY_NAME
@@ -61,12 +62,3 @@ class Families:
             return Histogram(name, text, names, buckets=RECALL_BUCKETS, **self._registry)
         make: Callable[..., Any] = Gauge
         return make(name, text, names, multiprocess_mode="mostrecent", **self._registry)
-
-
-def ranks() -> dict[str, str]:
-    """This process's place: its replica (of whole servers, then of attention), pipeline stage and tensor rank."""
-    from sglang.srt.runtime_context import get_parallel
-
-    parallel = get_parallel()
-    replica = f"{parallel.dp_rank or 0}.{parallel.attn_dp_rank or 0}"
-    return {"replica": replica, "pp_rank": str(parallel.pp_rank), "tp_rank": str(parallel.tp_rank)}

@@ -1,4 +1,4 @@
-"""What the plugin exports from inside SGLang's schedulers, without the ranks of the processes that exported it.
+"""What the plugins export from inside the engines, without the ranks of the processes that exported it.
 
 Tensor ranks of a replica do the same work on the same keys, so the largest tells; stages and replicas have pools and
 launches of their own and add up. What describes rather than counts is the largest of all.
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from prometheus_client import Metric
 
+from dsv4_serve.engines.inside_families import COMPILES, RANKS
 from dsv4_serve.engines.metric_rules import Families, Key
-from dsv4_serve.engines.sglang.inside.families import COMPILES, RANKS
 
 ADDED_UP = (
     "dsv4_kv_capacity_tokens",
@@ -71,7 +71,7 @@ def _combined(family: Metric, *, add: bool) -> dict[Key, float]:
 
 def _samples(family: Metric) -> Iterator[tuple[Key, tuple[str, str, str], float]]:
     for sample in family.samples:
-        # SGLang's own families have no replica; client libraries add when a counter was made.
+        # The engine's own families have no replica; client libraries add when a counter was made.
         if RANKS[0] not in sample.labels or sample.name.endswith("_created"):
             continue
         labels = {name: value for name, value in sample.labels.items() if name not in RANKS}
