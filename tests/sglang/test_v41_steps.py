@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sglang.kernels.ops.attention.dsv4.candidate_blocks_hip import CandidateBlocks
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 import v41_oracle
 import v41_world
 from launch_counts import LaunchCounts
-from v41_world import V41World
+from v41_world import BLOCK, V41World
 
 LENGTHS = [1278, 1151, 1203, 300]
 """Committed tokens. The first request's drafts cross into its sixth page; the last has fewer entries than are taken."""
@@ -49,6 +51,17 @@ def test_decode_rows(world: V41World, page8: bool, backend: str, scored: LaunchC
     made.init_forward_metadata(batch)
     v41_oracle.check(world, batch, world.forward(made, batch))
     assert scored.made() == {("decode", backend): 3}
+    assert_published(world, batch, made.candidate_masks)
+
+
+def assert_published(world: V41World, batch: Any, published: CandidateBlocks) -> None:
+    """The producer's blocks of every row are the oracle's, and its newest block is among them."""
+    for row, position in enumerate(batch.positions.tolist()):
+        here = slice(row, row + 1)
+        wanted = v41_oracle.candidates(world, batch.out_cache_loc[here], batch.positions[here], row)
+        found = published.ids[row][published.ids[row] >= 0]
+        assert set(found.tolist()) == {p // BLOCK for p in wanted[0].nonzero().flatten().tolist()}
+        assert position // BLOCK in found
 
 
 @pytest.mark.parametrize(("drafts", "page8"), [(6, True)], indirect=["page8"])

@@ -17,6 +17,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.test.kernels.deepseek_v4 import dsv41_kv_quant_reference as kv_reference
 from torch import Tensor
 
+import v41_layer
 import v41_oracle
 import v41_world
 from embedded import v41_straight_line_attention as straight_line
@@ -90,6 +91,35 @@ def test_candidate_blocks(size: int) -> None:
         for row in range(len(scores)):
             picked = found[row][found[row] >= 0].sort().values
             assert picked.tolist() == [p for p in wanted[row].nonzero().flatten().tolist() if p < visible[row]]
+
+
+def test_best_among_candidates_are_sorted_by_position_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    v41_layer.install(monkeypatch)
+    scores = torch.randn(6, 160, generator=torch.Generator().manual_seed(4))
+    visible = torch.tensor([160, 131, 64, 97, 150, 9], dtype=torch.int32)
+    unseen = torch.arange(160) >= visible[:, None]
+    published = candidate_blocks_hip.select_candidate_blocks_hip(
+        scores.masked_fill(unseen, -torch.inf), visible, topk_blocks=8, block_size=8
+    )
+    indices, raw = (torch.full((6, 16), -7, dtype=torch.int32) for _ in range(2))
+    table = torch.tensor([[5, 2, 9]], dtype=torch.int32).expand(6, -1).contiguous()
+    candidate_blocks_hip.topk_within_candidate_blocks_hip(
+        scores,
+        visible,
+        published,
+        page_table=table,
+        page_size=64,
+        page_indices=indices,
+        raw_indices=raw,
+        sort_output=True,
+    )
+    inside = scores.double().masked_fill(unseen, -torch.inf)
+    inside = inside.masked_fill(~straight_line.candidates(inside, visible.long(), 8, 8), -torch.inf)
+    for row, wanted in enumerate(straight_line.best(inside, 16)):
+        positions = wanted.nonzero().flatten()
+        assert raw[row, : len(positions)].tolist() == positions.tolist()
+        assert indices[row, : len(positions)].tolist() == (table[0][positions // 64] * 64 + positions % 64).tolist()
+        assert (raw[row, len(positions) :] == -1).all()
 
 
 def rows(n: int) -> Tensor:

@@ -72,13 +72,21 @@ def selected(world: V41World, layer: int, slots: Tensor, positions: Tensor, requ
         torch.arange(len(keys)) >= visible[:, None], -torch.inf
     )
     if layer == CONSUMER:
-        first = _scores(world, PRODUCER, slots, positions, keys).masked_fill(scores == -torch.inf, -torch.inf)
-        allowed = straight_line.candidates(first, visible, BLOCKS, BLOCK)
+        allowed = candidates(world, slots, positions, request)
         within = straight_line.best(scores.masked_fill(~allowed, -torch.inf), TOPK)
         if int(visible.max()) > BLOCKS * BLOCK + BLOCK:
             assert (within != straight_line.best(scores, TOPK)).any(), "candidates did not bind: nothing is shown"
         return within
     return straight_line.best(scores, TOPK)
+
+
+def candidates(world: V41World, slots: Tensor, positions: Tensor, request: int) -> Tensor:
+    """bool [T, entries]: positions of the blocks that the producer should publish for rows of one request."""
+    visible = positions + 1
+    keys = stored_keys(world, PRODUCER, world.entry_slots(request, 1, int(visible.max())))
+    scores = _scores(world, PRODUCER, slots, positions, keys)
+    unseen = torch.arange(len(keys)) >= visible[:, None]
+    return straight_line.candidates(scores.masked_fill(unseen, -torch.inf), visible, BLOCKS, BLOCK)
 
 
 def _scores(world: V41World, layer: int, slots: Tensor, positions: Tensor, keys: Tensor) -> Tensor:
