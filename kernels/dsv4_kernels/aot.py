@@ -7,6 +7,7 @@ objects are loaded through the HIP module API, so the two never meet.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,10 +17,13 @@ from dsv4_kernels import kernel_store
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.kernel_store import CompiledKernel, KernelArgument
 from dsv4_kernels.layout import layout
+from dsv4_kernels.operation_kernels import OperationKernel, aligned, operation_kernels
 from dsv4_kernels.registry import KernelVariant
 from dsv4_kernels.registry import variants as shipped
 
 ARCH = "gfx950"
+
+Shipped = KernelVariant | OperationKernel
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a variant, its number from 1, and how many there are, before it is compiled."""
@@ -55,7 +59,7 @@ def build(
     directory: Path,
     *,
     arch: str = ARCH,
-    variants: Sequence[KernelVariant] | None = None,
+    variants: Sequence[Shipped] | None = None,
     purpose: str = "every shipped variant",
     progress: Progress | None = None,
 ) -> list[CompiledKernel]:
@@ -65,7 +69,7 @@ def build(
     """
     if arch != ARCH:
         raise ArgumentError("arch", repr(arch), f"{ARCH}: other architectures compile where they serve")
-    chosen = shipped(arch) if variants is None else tuple(variants)
+    chosen = everything() if variants is None else tuple(variants)
     directory.mkdir(parents=True, exist_ok=True)
     kernels = []
     for number, variant in enumerate(chosen, 1):
@@ -76,9 +80,14 @@ def build(
     return kernels
 
 
-def compile_variant(directory: Path, variant: KernelVariant) -> tuple[CompiledKernel, str]:
+def everything() -> tuple[Shipped, ...]:
+    """Every kernel of gfx950 that is compiled ahead of time."""
+    return (*shipped(ARCH), *operation_kernels())
+
+
+def compile_variant(directory: Path, variant: Shipped) -> tuple[CompiledKernel, str]:
     """Compile one gfx950 variant: its description and its assembly. The code object stands in `directory`."""
-    compiled = _compile(variant)
+    compiled = _compile_operation(variant) if isinstance(variant, OperationKernel) else _compile(variant)
     code: bytes = compiled.asm["hsaco"]
     assembly: str = compiled.asm["amdgcn"]
     file = f"{variant.name}.hsaco"
@@ -88,13 +97,13 @@ def compile_variant(directory: Path, variant: KernelVariant) -> tuple[CompiledKe
         name=variant.name,
         backend=variant.backend,
         arch=variant.arch,
-        heads=variant.heads,
-        rows=variant.rows,
+        heads=None if isinstance(variant, OperationKernel) else variant.heads,
+        rows=None if isinstance(variant, OperationKernel) else variant.rows,
         file=file,
         sha256=hashlib.sha256(code).hexdigest(),
         symbol=compiled.metadata.name,
         threads=64 * compiled.metadata.num_warps,
-        arguments=_arguments(assembly),
+        arguments=_arguments(assembly, _argument_types(variant)),
         argument_bytes=_number(assembly, "kernarg_segment_size"),
         vgpr=vgpr,
         agpr=_number(assembly, "agpr_count"),
@@ -138,6 +147,34 @@ def _compile(variant: KernelVariant) -> Any:
     return triton.compile(source, target=target, options={"num_warps": 1, "enable_fp_fusion": True})
 
 
+def _compile_operation(kernel: OperationKernel) -> Any:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    module, _, name = kernel.function.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    names, constants = function.arg_names, dict(kernel.constants)
+    source = ASTSource(
+        function,
+        dict.fromkeys(constants, "constexpr") | _argument_types(kernel),
+        constexprs={(names.index(argument),): value for argument, value in constants.items()},
+        attrs={(i,): [["tt.divisibility", 16]] for i, argument in enumerate(names) if aligned(argument)},
+    )
+    options = {"num_warps": kernel.warps, "enable_fp_fusion": False}
+    return triton.compile(source, target=GPUTarget("hip", kernel.arch, 64), options=options)
+
+
+def _argument_types(variant: Shipped) -> dict[str, str]:
+    """Run-time arguments in the order of the kernel's, with Triton's names of their types."""
+    if not isinstance(variant, OperationKernel):
+        return _TYPES
+    module, _, name = variant.function.partition(":")
+    types = dict(variant.types)
+    order: list[str] = getattr(importlib.import_module(module), name).arg_names
+    return {argument: types[argument] for argument in order if argument in types}
+
+
 def _compiler() -> str:
     import triton
 
@@ -151,10 +188,10 @@ def _number(assembly: str, key: str) -> int:
     return int(found.group(1))
 
 
-def _arguments(assembly: str) -> tuple[KernelArgument, ...]:
+def _arguments(assembly: str, types: dict[str, str]) -> tuple[KernelArgument, ...]:
     """Arguments in order; those that Triton appends (scratch pointers, unused here) have no name."""
     listed = [(int(o), int(s)) for o, s, kind in _ARGUMENT.findall(assembly) if not kind.startswith("hidden_")]
-    named = list(_TYPES.items())
+    named = list(types.items())
     arguments = []
     for i, (offset, size) in enumerate(listed):
         name, type_ = named[i] if i < len(named) else ("", "*u8")

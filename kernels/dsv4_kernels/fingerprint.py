@@ -15,7 +15,18 @@ from pathlib import Path
 from dsv4_kernels.layout import RECORD68, RECORD68_P128, SPLIT8, SPLIT64
 from dsv4_kernels.pool import IndexSpec
 
-DEVICE_SOURCES = ("gfx950/epilogue.py", "gfx950/logits_kernel.py", "gfx950/order.py", "gfx950/page.py", "aot.py")
+DEVICE_SOURCES = (
+    *(f"gfx950/{name}.py" for name in ("epilogue", "logits_kernel", "order", "page")),
+    *(
+        f"portable/{name}.py"
+        for name in ("kv_codes", "kv_dequantize", "kv_gfx950", "kv_math", "kv_norm_rope", "kv_sm89")
+    ),
+    *(f"portable/{name}.py" for name in ("kv_store", "query_rope", "router", "softplus")),
+    "kv_layout.py",
+    "operation_kernels.py",
+    "softplus.py",
+    "aot.py",
+)
 """What a code object of the gfx950 kernels follows from, beside the layouts that it reads."""
 
 

@@ -29,14 +29,16 @@ class HipRuntime:
         self._call("hipModuleGetFunction", ctypes.byref(function), module, symbol.encode())
         return function
 
-    def launch(self, function: object, grid: tuple[int, int, int], threads: int, arguments: bytes, stream: int) -> None:
-        """Launch with a packed argument segment on a stream handle."""
+    def launch(
+        self, function: object, grid: tuple[int, int, int], threads: int, arguments: bytes, stream: int, lds: int
+    ) -> None:
+        """Launch with a packed argument segment and `lds` bytes of LDS a workgroup on a stream handle."""
         segment = ctypes.create_string_buffer(arguments, len(arguments))
         size = ctypes.c_size_t(len(arguments))
         extra = (ctypes.c_void_p * 5)(
             _BUFFER_POINTER, ctypes.addressof(segment), _BUFFER_SIZE, ctypes.addressof(size), _END
         )
-        unsigned = [ctypes.c_uint(n) for n in (*grid, threads, 1, 1, 0)]
+        unsigned = [ctypes.c_uint(n) for n in (*grid, threads, 1, 1, lds)]
         self._call("hipModuleLaunchKernel", function, *unsigned, ctypes.c_void_p(stream), None, extra)
 
     def _call(self, name: str, *arguments: object) -> None:

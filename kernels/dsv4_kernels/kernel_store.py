@@ -14,7 +14,7 @@ from dsv4_kernels import fingerprint
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 
 INDEX = "kernels.json"
-FORMAT = 2
+FORMAT = 3
 _PACK = {"i32": "<i", "u32": "<I", "i64": "<q", "fp32": "<f", "pointer": "<Q"}
 
 
@@ -35,8 +35,8 @@ class CompiledKernel:
     name: str
     backend: str
     arch: str
-    heads: int
-    rows: int
+    heads: int | None
+    rows: int | None
     file: str
     sha256: str
     symbol: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-BackendName = Literal["aiter", "gfx950", "gfx950_plain", "hopper", "portable", "reference"]
+BackendName = Literal["aiter", "gfx950", "gfx950_plain", "gfx950_rows", "hopper", "portable", "reference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,9 @@ BACKENDS: dict[str, Backend] = {
             "dsv4_kernels.aiter_backend",
             frozenset({"quantize_query", "write_index_keys", "paged_logits", "rowgroup_logits"}),
         ),
-        Backend("gfx950", "dsv4_kernels.gfx950", LOGITS | KV_ROWS),
+        Backend("gfx950", "dsv4_kernels.gfx950", LOGITS),
         Backend("gfx950_plain", "dsv4_kernels.gfx950.plain", LOGITS),
+        Backend("gfx950_rows", "dsv4_kernels.gfx950.kv_rows", KV_ROWS),
         Backend("hopper", "dsv4_kernels.hopper", frozenset({"paged_logits"})),
         Backend("portable", "dsv4_kernels.portable", frozenset(OPS)),
         Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),
@@ -215,7 +216,7 @@ def preference(device_type: str, arch: str = "") -> tuple[str, ...]:
     if device_type == "cpu":
         order: tuple[str, ...] = ("reference",)
     elif arch.startswith("gfx950"):
-        order = ("aiter", "gfx950", "gfx950_plain", "portable", "reference")
+        order = ("aiter", "gfx950", "gfx950_plain", "gfx950_rows", "portable", "reference")
     elif arch == "sm90":
         order = ("hopper", "portable", "reference")
     else:

@@ -89,7 +89,7 @@ def test_the_index_lists_resources_and_calling_convention(directory: Path) -> No
     kernels = kernel_store.read(directory)
     assert set(kernels) == set(WANTED)
     document = json.loads((directory / "kernels.json").read_text())
-    assert (document["format"], document["arch"], document["purpose"]) == (2, "gfx950", "a test")
+    assert (document["format"], document["arch"], document["purpose"]) == (3, "gfx950", "a test")
     assert len(document["sources"]) == 64
     for kernel in kernels.values():
         assert (directory / kernel.file).stat().st_size > 1000
@@ -150,7 +150,7 @@ def test_a_damaged_code_object_is_refused(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"format": 99}, "format 99, this process needs 2; build it again"),
+        ({"format": 99}, "format 99, this process needs 3; build it again"),
         ({"arch": "gfx942"}, "arch 'gfx942', this process needs 'gfx950'; build it again"),
         ({"sources": "0" * 64}, "sources '0000.*', this process needs '.*'; build it again"),
     ],

@@ -164,6 +164,7 @@ def test_preference_by_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
         "aiter",
         "gfx950",
         "gfx950_plain",
+        "gfx950_rows",
         "portable",
         "reference",
     )

@@ -44,12 +44,12 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_hip_calls_follow_its_c_interface(recorder: Path) -> None:
     runtime = hip_module.HipRuntime(recorder)
     function = runtime.load(b"\x7fELF and so on", "kernel_name")
-    runtime.launch(function, (5, 6, 1), 64, struct.pack("<iq", 77, 1), 0x33)
+    runtime.launch(function, (5, 6, 1), 64, struct.pack("<iq", 77, 1), 0x33, 4096)
     library = ctypes.CDLL(str(recorder))
     library.recorded.restype = ctypes.c_char_p
     assert library.recorded().decode() == (
         "load \x7fELF;get 0x11 kernel_name;"
-        "launch 0x22 5,6,1 64,1,1 lds 0 stream 0x33 args (nil) extra 0x1 0x2 0x3 size 12 end 0x3 first 77;"
+        "launch 0x22 5,6,1 64,1,1 lds 4096 stream 0x33 args (nil) extra 0x1 0x2 0x3 size 12 end 0x3 first 77;"
     )
     with pytest.raises(BackendUnavailableError, match="hipModuleGetFunction failed: invalid device function"):
         runtime.load(b"\x7fELF", "absent")

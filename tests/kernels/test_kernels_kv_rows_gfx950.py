@@ -21,7 +21,7 @@ from gfx950_emulator.machine.options import Order
 PAGE_ROWS = 4
 
 
-@pytest.fixture(params=["portable", "gfx950"])
+@pytest.fixture(params=["portable", "gfx950_rows"])
 def backend(request: pytest.FixtureRequest) -> Implementation:
     return backends.load(request.param)
 

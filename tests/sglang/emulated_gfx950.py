@@ -51,14 +51,16 @@ class EmulatedRuntime:
     def load(self, code: bytes, symbol: str) -> Kernel:
         return load(code)[symbol]
 
-    def launch(self, function: object, grid: compiled.Grid, threads: int, arguments: bytes, stream: int) -> None:
+    def launch(
+        self, function: object, grid: compiled.Grid, threads: int, arguments: bytes, stream: int, lds: int
+    ) -> None:
         assert isinstance(function, Kernel)
         values: list[object] = []
         for argument in function.arguments:
             raw = arguments[argument.offset : argument.offset + argument.size]
             address = int.from_bytes(raw, "little")
             values.append(self.memory[address] if argument.kind == "global_buffer" and address else raw)
-        record = run(function, None, grid, (threads, 1, 1), values)
+        record = run(function, None, grid, (threads, 1, 1), values, lds)
         self.waves[function.name] += record.waves
 
 

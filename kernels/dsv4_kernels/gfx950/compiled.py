@@ -21,7 +21,7 @@ class Runtime(Protocol):
 
     def load(self, code: bytes, symbol: str) -> object: ...
 
-    def launch(self, function: object, grid: Grid, threads: int, arguments: bytes, stream: int) -> None: ...
+    def launch(self, function: object, grid: Grid, threads: int, arguments: bytes, stream: int, lds: int) -> None: ...
 
 
 class CompiledKernels:
@@ -43,6 +43,10 @@ class CompiledKernels:
             for name, kernel in self._kernels.items()
         }
 
+    def has(self, name: str) -> bool:
+        """Whether the directory holds a kernel of this name."""
+        return name in self._kernels
+
     def launch(self, name: str, grid: Grid, arguments: Mapping[str, Tensor | int | float]) -> None:
         """Launch on the current stream. Raises BackendUnavailableError where the build lacks the kernel."""
         if name not in self._kernels:
@@ -50,7 +54,7 @@ class CompiledKernels:
         kernel = self._kernels[name]
         values = {k: v.data_ptr() if isinstance(v, Tensor) else v for k, v in arguments.items()}
         stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else 0
-        self._runtime.launch(self._functions[name], grid, kernel.threads, kernel.pack(values), stream)
+        self._runtime.launch(self._functions[name], grid, kernel.threads, kernel.pack(values), stream, kernel.lds)
 
 
 _active: CompiledKernels | None = None

@@ -13,6 +13,7 @@ from dsv4_kernels.kv_layout import WIDTH
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_codes, kv_math
 from dsv4_kernels.portable.kv_store import Machine, kv_constants, row_places
+from dsv4_kernels.triton_launch import launch
 
 DEQUANTIZE_ROWS = 4
 DEQUANTIZE_WARPS = 2
@@ -59,16 +60,14 @@ def dequantize_kv(pool: KVPool, slots: Tensor, dtype: torch.dtype, machine: Mach
     n = slots.shape[0]
     out = torch.empty(n, WIDTH, dtype=dtype, device=pool.device)
     if n:
-        _dequantize_kernel[(triton.cdiv(n, DEQUANTIZE_ROWS),)](
-            slots,
-            pool.pages,
-            out,
-            n,
-            pool.slots,
-            pool.page_stride,
-            R=DEQUANTIZE_ROWS,
-            **kv_constants(pool, machine),
-            num_warps=DEQUANTIZE_WARPS,
-            enable_fp_fusion=False,
-        )
+        arguments = {
+            "slots_ptr": slots,
+            "pages_ptr": pool.pages,
+            "out_ptr": out,
+            "rows": n,
+            "slots": pool.slots,
+            "page_stride": pool.page_stride,
+        }
+        constants = kv_constants(pool, machine) | {"R": DEQUANTIZE_ROWS}
+        launch(_dequantize_kernel, (triton.cdiv(n, DEQUANTIZE_ROWS),), arguments, constants, DEQUANTIZE_WARPS)
     return out

@@ -23,6 +23,7 @@ from dsv4_kernels.portable.kv_store import (
     row_places,
 )
 from dsv4_kernels.portable.query_rope import HEADS, QUERY_ROWS, query_rows
+from dsv4_kernels.triton_launch import launch
 
 ROWS: dict[Code, int] = {"e4m3": 2, "e2m1": 4}
 """Rows of KV that a program of one warp takes, the fastest of those tried on an H200."""
@@ -194,37 +195,37 @@ def norm_rope_store_kv(
         cos, sin = cos.contiguous(), sin.contiguous()
     kv_programs = triton.cdiv(n, ROWS[pool.layout.code])
     query_programs = triton.cdiv(n, QUERY_ROWS) * triton.cdiv(heads, HEADS) if query is not None else 0
-    _norm_rope_store_kernel[(kv_programs + query_programs,)](
-        kv,
-        norm_weight,
-        cos,
-        sin,
-        positions,
-        slots,
-        kv if query is None else query,
-        pool.pages,
-        n,
-        pool.slots,
-        cos.shape[0],
-        kv.stride(0),
-        cos.stride(0),
-        0 if query is None else query.stride(0),
-        0 if query is None else query.stride(1),
-        pool.page_stride,
-        norm_eps,
-        heads,
-        kv_programs,
-        R=ROWS[pool.layout.code],
-        Q=QUERY_ROWS,
-        H=HEADS,
-        **kv_constants(pool, machine),
-        PAIRED=paired(kv),
-        WIDE=wide(norm_weight),
-        QPAIRED=query is not None and paired(query),
-        HAS_QUERY=query is not None,
-        num_warps=1,
-        enable_fp_fusion=False,
-    )
+    arguments = {
+        "kv_ptr": kv,
+        "weight_ptr": norm_weight,
+        "cos_ptr": cos,
+        "sin_ptr": sin,
+        "positions_ptr": positions,
+        "slots_ptr": slots,
+        "query_ptr": kv if query is None else query,
+        "pages_ptr": pool.pages,
+        "rows": n,
+        "slots": pool.slots,
+        "limit": cos.shape[0],
+        "stride_kv": kv.stride(0),
+        "stride_angle": cos.stride(0),
+        "stride_query": 0 if query is None else query.stride(0),
+        "stride_head": 0 if query is None else query.stride(1),
+        "page_stride": pool.page_stride,
+        "eps": norm_eps,
+        "heads": heads,
+        "kv_programs": kv_programs,
+    }
+    constants = kv_constants(pool, machine) | {
+        "R": ROWS[pool.layout.code],
+        "Q": QUERY_ROWS,
+        "H": HEADS,
+        "PAIRED": paired(kv),
+        "WIDE": wide(norm_weight),
+        "QPAIRED": query is not None and paired(query),
+        "HAS_QUERY": query is not None,
+    }
+    launch(_norm_rope_store_kernel, (kv_programs + query_programs,), arguments, constants, 1)
 
 
 def wide(weight: Tensor) -> int:

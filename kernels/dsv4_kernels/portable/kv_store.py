@@ -15,6 +15,7 @@ from torch import Tensor
 from dsv4_kernels.kv_layout import Code
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.portable import kv_codes, kv_math
+from dsv4_kernels.triton_launch import launch
 
 Machine = Literal["any", "sm89", "gfx950"]
 """Whose conversions of several values at once are used."""
@@ -170,21 +171,17 @@ def store_kv(pool: KVPool, rows: Tensor, slots: Tensor, machine: Machine | None 
     if not n:
         return
     at_once, warps = STORE_SHAPES[pool.layout.code]
-    _store_kernel[(triton.cdiv(n, at_once),)](
-        rows,
-        slots,
-        pool.pages,
-        n,
-        pool.slots,
-        rows.stride(0),
-        pool.page_stride,
-        R=at_once,
-        PAIRED=paired(rows),
-        NARROW=rows.dtype == torch.bfloat16,
-        **kv_constants(pool, machine),
-        num_warps=warps,
-        enable_fp_fusion=False,
-    )
+    arguments = {
+        "rows_ptr": rows,
+        "slots_ptr": slots,
+        "pages_ptr": pool.pages,
+        "rows": n,
+        "slots": pool.slots,
+        "stride_rows": rows.stride(0),
+        "page_stride": pool.page_stride,
+    }
+    of_rows = {"R": at_once, "PAIRED": paired(rows), "NARROW": rows.dtype == torch.bfloat16}
+    launch(_store_kernel, (triton.cdiv(n, at_once),), arguments, kv_constants(pool, machine) | of_rows, warps)
 
 
 def paired(x: Tensor) -> bool:

@@ -12,11 +12,13 @@ from torch import Tensor
 from dsv4_kernels.portable.softplus import sqrt_softplus
 from dsv4_kernels.router import MAX_TOPK
 from dsv4_kernels.softplus import LEAST_SUM
+from dsv4_kernels.triton_launch import launch
 
 ROWS = 16
 """Rows of a tile in every batch: another height could be another matrix instruction, with another order of summing."""
 
 EXPERTS = 16
+PARTIALS_WARPS = 4
 LEAST = tl.constexpr(LEAST_SUM)
 LANES = tl.constexpr(MAX_TOPK)
 LOWEST = tl.constexpr(-(2**63))
@@ -124,22 +126,19 @@ def router_partials(x: Tensor, weight: Tensor, split: int) -> Tensor:
     parts = triton.cdiv(hidden, split)
     out = torch.empty(parts, rows, experts, dtype=torch.float32, device=x.device)
     if rows:
-        _router_partials_kernel[(triton.cdiv(experts, EXPERTS), parts, triton.cdiv(rows, ROWS))](
-            x,
-            weight,
-            out,
-            rows,
-            experts,
-            hidden,
-            x.stride(0),
-            weight.stride(0),
-            ROWS=ROWS,
-            EXPERTS=EXPERTS,
-            SPLIT=split,
-            INTERPRETED=triton.knobs.runtime.interpret,
-            num_warps=4,
-            enable_fp_fusion=False,
-        )
+        arguments = {
+            "x_ptr": x,
+            "weight_ptr": weight,
+            "out_ptr": out,
+            "rows": rows,
+            "experts": experts,
+            "hidden": hidden,
+            "stride_x": x.stride(0),
+            "stride_weight": weight.stride(0),
+        }
+        constants = {"ROWS": ROWS, "EXPERTS": EXPERTS, "SPLIT": split, "INTERPRETED": triton.knobs.runtime.interpret}
+        grid = triton.cdiv(experts, EXPERTS), parts, triton.cdiv(rows, ROWS)
+        launch(_router_partials_kernel, grid, arguments, constants, PARTIALS_WARPS)
     return out
 
 
@@ -151,20 +150,21 @@ def router_gate(
     weights = torch.empty(rows, k, dtype=torch.float32, device=partials.device)
     chosen = torch.empty(rows, k, dtype=torch.int32, device=partials.device)
     if rows:
-        _router_gate_kernel[(rows,)](
-            partials,
-            partials if bias is None else bias,
-            weights,
-            chosen,
-            partials.stride(0),
-            experts,
-            splits,
-            routed_scaling,
-            E=max(triton.next_power_of_2(experts), 64),
-            K=k,
-            BIASED=bias is not None,
-            RENORMALISE=renormalise,
-            num_warps=1,
-            enable_fp_fusion=False,
-        )
+        arguments = {
+            "partials_ptr": partials,
+            "bias_ptr": partials if bias is None else bias,
+            "weights_ptr": weights,
+            "experts_ptr": chosen,
+            "stride": partials.stride(0),
+            "experts": experts,
+            "splits": splits,
+            "routed_scaling": routed_scaling,
+        }
+        constants = {"E": lanes(experts), "K": k, "BIASED": bias is not None, "RENORMALISE": renormalise}
+        launch(_router_gate_kernel, (rows,), arguments, constants, 1)
     return weights, chosen
+
+
+def lanes(experts: int) -> int:
+    """Places of a program of the gate, a power of two."""
+    return max(int(triton.next_power_of_2(experts)), 64)

@@ -23,7 +23,9 @@ class EmulatedRuntime:
     def load(self, code: bytes, symbol: str) -> Kernel:
         return load(code)[symbol]
 
-    def launch(self, function: object, grid: compiled.Grid, threads: int, arguments: bytes, stream: int) -> None:
+    def launch(
+        self, function: object, grid: compiled.Grid, threads: int, arguments: bytes, stream: int, lds: int
+    ) -> None:
         assert isinstance(function, Kernel)
         values: list[object] = []
         for argument in function.arguments:
@@ -31,7 +33,7 @@ class EmulatedRuntime:
             address = int.from_bytes(raw, "little")
             is_pointer = argument.kind == "global_buffer"
             values.append(self.memory[address] if is_pointer and address else raw)
-        self.records.append(run(function, None, grid, (threads, 1, 1), values))
+        self.records.append(run(function, None, grid, (threads, 1, 1), values, lds))
 
 
 class EmulatedKernels(compiled.CompiledKernels):
