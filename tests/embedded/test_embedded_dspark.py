@@ -59,12 +59,12 @@ def test_tokens_and_logits_are_those_without_drafts(random_dir: Path, temperatur
     """Requests that have no room for a draft among others; the index chooses, and rows lie on both sides of pages."""
 
     async def scenario() -> None:
-        asks = [prompt(length, seed=length) for length in (30, 250, 20, 380, 505, 10)]
-        rooms = (6, 8, 1, 8, 8, 2)
+        asks = [prompt(length, seed=length) for length in (30, 250, 20, 300, 10)]
+        rooms = (6, 8, 1, 8, 2)
         params = [SamplingParams(m, temperature, 0.95, seed=n, logprobs=3) for n, m in enumerate(rooms)]
         async with recording_engine(random_dir) as (engine, _):
             assert await answers(engine, asks, params) == await plain(random_dir, asks, params)
-            assert sample(engine, "dsv4_drafted_tokens_total", source="dspark") > 40
+            assert sample(engine, "dsv4_drafted_tokens_total", source="dspark") > 30
             assert sample(engine, "dsv4_indexer_launches_total", op="rowgroup_logits", phase="verify") > 0
 
     run(scenario())
