@@ -69,7 +69,7 @@ class V41Indexer:
         groups = of.scored(self.source.ratio, self._picks)
         if not groups or self.ablated:
             return chosen
-        queries = self._wq_b(latent).view(-1, self._heads, self._dim)
+        queries = self._wq_b(latent).bfloat16().view(-1, self._heads, self._dim)
         for number, group in enumerate(groups):
 
             def quantized(

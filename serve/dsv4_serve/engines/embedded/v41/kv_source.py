@@ -58,7 +58,8 @@ class KVSource:
         values = projected if pooling.gated else projected.bfloat16()
         slots, cos, sin = of.entry_slots(self.ratio), self._rope.cos, self._rope.sin
         latents = ops.compress_kv(self.entries, self._compressor, values, cos, sin, of.runs, slots, phase=of.phase)
-        keys = self._wk(latents.float())
+        # Index keys and queries are bfloat16 before they are quantised, as published.
+        keys = self._wk(latents.float()).bfloat16()
         first = (of.runs.positions - (self.ratio - 1)).clamp(min=0)
 
         def write(pool: IndexPool) -> None:
