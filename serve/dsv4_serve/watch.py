@@ -34,8 +34,6 @@ async def watch(front: Front) -> Failure:
             async with asyncio.timeout(limit / 2):
                 await front.client.get_text(front.adapter.liveness)
                 await _look_at_work(front, progress)
-                if progress.still > limit / 2:
-                    await _ask_for_a_token(front, progress)
         except EngineUnreachableError as error:
             silent = str(error)
             said_dead = said_dead + 1 if error.status == 503 else 0
@@ -44,6 +42,8 @@ async def watch(front: Front) -> Failure:
         if silent is None:
             said_dead = 0
             _follow_company(front)
+            if progress.still > limit / 2:
+                await _ask_for_a_token(front, progress, min(GENERATION_SECONDS, limit / 4))
         else:
             front.lifecycle.set_unhealthy(f"the engine's health check failed: {silent}")
         if said_dead >= DEAD_AFTER:
@@ -73,9 +73,9 @@ async def _look_at_work(front: Front, progress: Progress) -> None:
         progress.idle()
 
 
-async def _ask_for_a_token(front: Front, progress: Progress) -> None:
+async def _ask_for_a_token(front: Front, progress: Progress, seconds: float) -> None:
     try:
-        await generate_once(front.client, front.settings.profile.model.name, GENERATION_SECONDS)
+        await generate_once(front.client, front.settings.profile.model.name, seconds)
     except EngineUnreachableError as error:
         log.warning("no counter of the engine moved for %.0f s, and it gives no token: %s", progress.still, error)
         return

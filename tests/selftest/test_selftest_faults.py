@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from dsv4_serve.engines.embedded.tiny import write_tiny_model
 from dsv4_serve.profiles.load import REPOSITORY
 from dsv4_serve.selftest.layout_readback import layout_readback
 from dsv4_serve.selftest.outcome import NotRun, Outcome
@@ -28,6 +30,20 @@ def test_the_logits_of_untrained_weights_catch_it(fault: Fault, run: Run) -> Non
         found = run(fault.by_logits, trained=False)
     assert {name: outcome.status for name, outcome in found.items()} == dict.fromkeys(fault.by_logits, "failed")
     assert "by the reference" in found[fault.by_logits[0]].detail
+
+
+@pytest.mark.slow
+def test_the_next_generation_is_probed_alike(run: Run, tmp_path: Path) -> None:
+    """V4.1: shared keys, candidate blocks in pages of 8, other formats; nothing of it is known to the probes."""
+    write_tiny_model(tmp_path, seed=3, family="v41")
+    names = ("index", "answer-700", "finite")
+    sound = run(names, trained=False, model_path=tmp_path, page8=True)
+    assert {name: outcome.status for name, outcome in sound.items()} == dict.fromkeys(names, "passed"), sound
+    assert "256 keys in each of 2 layers" in sound["index"].detail
+    swapped = next(fault for fault in FAULTS if fault.name == "swapped scale order")
+    with swapped.inject(), behind_the_start():
+        found = run(names, trained=False, model_path=tmp_path)
+    assert [found[name].status for name in names] == ["failed", "failed", "passed"]
 
 
 def test_what_fails_without_answers_needs_no_trained_weights(run: Run) -> None:

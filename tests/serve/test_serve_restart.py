@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -110,11 +111,11 @@ def test_an_engine_that_answers_and_does_no_work_is_a_hang(model_dir: Path) -> N
 
 def test_one_request_without_an_answer_is_no_hang_of_an_engine_that_generates(model_dir: Path) -> None:
     """No counter moves for it, so a token is asked for, and comes: the others are not cut off for its sake."""
-    with Launcher(model_dir, [*QUICK, "--stall-seconds", "1", "--idle-seconds", "6"]) as launcher:
+    with Launcher(model_dir, [*QUICK, "--stall-seconds", "3", "--idle-seconds", "7"]) as launcher:
         lost = launcher.chat("standin:hang")
         assert (lost.status_code, lost.json()["error"]["code"]) == (504, "request_timeout")
         assert restarts(launcher) == {}
-    assert "no counter of the engine moved for 1 s, but it generates" in launcher.text
+    assert re.search(r"no counter of the engine moved for \d s, but it generates", launcher.text)
 
 
 def test_a_slow_engine_that_moves_is_no_hang(model_dir: Path) -> None:

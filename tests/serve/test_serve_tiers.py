@@ -172,8 +172,8 @@ def test_the_plan_shows_each_tier_in_tokens_and_bytes(tmp_path: Path) -> None:
         assert shown[each.tier]["bytes"] == sum(each.regions.values())
     assert shown["host"]["bytes"] <= 3 << 20 < shown["host"]["bytes"] * 8 / 7
     text = as_text(plan)
-    assert re.search(r"^host +1,792 +\S+ MiB +3 MiB asked for$", text, re.MULTILINE), text
-    assert re.search(r"^disk +\S+ +\S+ MiB +9 MiB asked for$", text, re.MULTILINE), text
+    assert re.search(r"^host +1,792 +\S+ MiB +3.00 MiB asked for$", text, re.MULTILINE), text
+    assert re.search(r"^disk +\S+ +\S+ MiB +9.00 MiB asked for$", text, re.MULTILINE), text
     assert "tier" not in as_text(plan_memory(profile(DSV4_MODEL=str(model)), geometry, model, Machine()))
 
 

@@ -13,6 +13,7 @@ import random
 import signal
 import string
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.sglang_adapter import SglangAdapter
 from dsv4_serve.profiles.load import load_profile
+from dsv4_serve.watch import WATCH_SECONDS
 from serve.harness import MODEL, Launcher, chat_body, wait_until
 from simulated_server import running
 
@@ -118,6 +120,22 @@ def test_it_is_ready_as_asked_and_the_plugin_serves_the_index(server: Launcher) 
     assert metrics(server)["dsv4_requested_not_effective"] == 0
 
 
+def test_nothing_is_computed_while_nobody_asks(server: Launcher) -> None:
+    """The launcher looks every two seconds whether it lives; SGLang's own /health would generate a token each time."""
+
+    def launches() -> float:
+        return sum(value for name, value in metrics(server).items() if name.startswith("dsv4_indexer_launches_total"))
+
+    complete(server, "anything")
+    before = 0.0
+    while (seen := launches()) != before:
+        # The engine publishes its counts once a second.
+        before = seen
+        time.sleep(2.5)
+    time.sleep(3 * WATCH_SECONDS)
+    assert launches() == before
+
+
 def test_a_value_that_is_not_in_effect_is_named(server: Launcher, directory: Path) -> None:
     """What this server runs, held against a profile that asks for something else."""
     profile = load_profile(str(directory / running.FILE))
@@ -181,6 +199,14 @@ def test_a_repeated_prompt_is_found_by_whole_pages(server: Launcher) -> None:
     assert after["dsv4_prompt_tokens_total"] - before["dsv4_prompt_tokens_total"] == 2 * LONG
     tier = "dsv4_cached_tokens_total tier=gpu"
     assert after[tier] - before.get(tier, 0) == 256
+
+
+def test_the_self_test_asks_it_by_url(server: Launcher, directory: Path) -> None:
+    """Its answers are those of the trained model, and warm ones those of cold ones within what its sums allow."""
+    done = running.command(directory, "selftest", "--url", server.url, "--probe", "answer-50", "--probe", "cache-1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed    answer-50" in done.stdout
+    assert "3 warm replays within" in done.stdout
 
 
 def test_pools_and_counts_are_those_of_the_server(server: Launcher) -> None:

@@ -76,7 +76,8 @@ class Served:
         try:
             found = answer["choices"][0]["logprobs"]
             cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-            steps = [Step(token, likely) for token, likely in zip(found["tokens"], found["top_logprobs"], strict=True)]
+            pairs = zip(found["tokens"], found["top_logprobs"], strict=True)
+            steps = [Step(token, likely or {}) for token, likely in pairs]
         except (LookupError, TypeError, ValueError) as error:
             raise ProbeFailed(f"an answer without tokens and log-probabilities: {str(answer)[:SHOWN]}") from error
         return steps, int(cached)

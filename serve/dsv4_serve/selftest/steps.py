@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ def compare(
     for number, (ours, reference) in enumerate(zip(found, wanted, strict=False)):
         for token, logprob in reference.likely.items():
             # A token that is missing is less likely than all that are there.
-            mine = ours.likely.get(token, min(ours.likely.values()))
+            mine = ours.likely.get(token, min(ours.likely.values(), default=math.inf))
             difference = abs(mine - logprob) if token in ours.likely else max(0.0, logprob - mine)
             largest = max(largest, difference)
             if not difference <= tolerance:

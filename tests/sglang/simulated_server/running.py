@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 TINY = ROOT / "configs" / "models" / "tiny-v4"
 PRODUCT = ROOT / ".venv" / "bin" / "python"
+LAUNCHER = (str(PRODUCT if PRODUCT.exists() else sys.executable), "-m", "dsv4_serve.cli")
 # A loaded machine starts the server ten times slower than an idle one.
 START_PATIENCE = 900.0
 FILE = "tiny-sglang.yaml"
@@ -65,8 +67,6 @@ SWITCHES = {
     "SGLANG_HACK_FLASHMLA_BACKEND": "torch",
     # A block of logits that is allocated whole.
     "SGLANG_DSV4_FP4_LOGITS_BUDGET_MB": "16",
-    # A prefill here takes as long as a health check waits for the token that it asks for.
-    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
     "TORCHDYNAMO_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
@@ -101,15 +101,23 @@ def prepare(directory: Path, words: Sequence[str] = ()) -> Path:
 
 def start(directory: Path, options: Sequence[str] = (), words: Sequence[str] = ()) -> Launcher:
     """A launcher that has begun to start the engine."""
-    profile = prepare(directory, words)
-    environment = {
-        "DSV4_PROFILE": str(profile),
+    prepare(directory, words)
+    options = ["--no-preflight", *options]
+    return Launcher(directory / MODEL, options, environment=_environment(directory), wait=False, command=LAUNCHER)
+
+
+def command(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`dsv4 WORDS` with the profile that was prepared in `directory`."""
+    environment = os.environ | _environment(directory)
+    return subprocess.run([*LAUNCHER, *words], env=environment, capture_output=True, text=True, check=False)
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    return {
+        "DSV4_PROFILE": str(directory / FILE),
         "DSV4_ENGINE_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(map(str, plugin_metadata.SOURCES)),
     }
-    command = (str(PRODUCT if PRODUCT.exists() else sys.executable), "-m", "dsv4_serve.cli")
-    options = ["--no-preflight", *options]
-    return Launcher(directory / MODEL, options, environment=environment, wait=False, command=command)
 
 
 def wait_until_ready(launcher: Launcher) -> Launcher:
