@@ -61,11 +61,18 @@ def test_the_page_names_every_fault_and_its_probes() -> None:
 
 
 @pytest.mark.slow
-def test_twenty_clean_runs_raise_nothing(run: Run) -> None:
+def test_twenty_clean_runs_raise_nothing(run: Run, tmp_path: Path) -> None:
+    """Of the trained model, and of random ones, each of its own seed, by their logits. `tools.selftest_runs` is for
+    whole runs.
+    """
     names = ("layout", "index", "answer-50", "finite")
     for number in range(20):
         layout_readback("split64", "aiter", seed=number)
-        found = run(names)
+        trained = number % 2 == 0
+        model = {} if trained else {"model_path": tmp_path / str(number)}
+        if not trained:
+            write_tiny_model(tmp_path / str(number), seed=number)
+        found = run(names, trained=trained, **model)
         assert [(o.probe, o.status) for o in found.values()] == [(name, "passed") for name in names], found
 
 
