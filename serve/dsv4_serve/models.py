@@ -17,7 +17,10 @@ from dsv4_serve.profiles.schema import Model
 
 TRAINED_TINY = REPOSITORY / "configs" / "models" / "tiny-v4"
 """That of V4; other families' are beside it."""
-TINY_SOURCES = ("tiny.py", "tokenizer.py", "weights.py", "v41/tiny_config.py", "v41/weights.py")
+TINY_SOURCES = (
+    *("tiny.py", "tiny_config.py", "tokenizer.py", "weights.py"),
+    *("v41/tiny_config.py", "v41/weights.py"),
+)
 
 
 def model_directory(model: Model) -> Path:

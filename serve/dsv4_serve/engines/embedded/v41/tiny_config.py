@@ -1,51 +1,29 @@
-"""The tiny DeepSeek-V4.1: the published geometry of everything that a cache stores, small in everything else."""
+"""The tiny DeepSeek-V4.1's config.json: that of the tiny V4 but for what V4.1 has of its own."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..tiny_config import TINY_CONFIG
+
+ABSENT = ("num_hash_layers", "attention_bias", "attention_dropout")
+"""Fields of V4 that V4.1 does not have."""
+
 TINY_V41_CONFIG: dict[str, Any] = {
+    **{name: value for name, value in TINY_CONFIG.items() if name not in ABSENT},
     "architectures": ["DeepseekV41ForCausalLM"],
     "model_type": "deepseek_v41",
-    "torch_dtype": "bfloat16",
-    "vocab_size": 288,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 2,
-    "hidden_size": 192,
-    "hidden_act": "silu",
     "moe_intermediate_size": 128,
     "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 512,
-    "qk_rope_head_dim": 64,
     "q_lora_rank": 64,
     "q_head_norm": False,
-    "o_groups": 2,
-    "o_lora_rank": 96,
     "compress_ratios": [0, 2, 2, 1, 1, 1],
     "kv_source_layer_ids": [1, 3],
     "index_source_layer_ids": [1, 3, 5],
     "index_n_heads": 32,
-    "index_head_dim": 128,
-    "index_topk": 64,
     "candidate_source_layer_id": 3,
     "candidate_topk_blocks": 64,
     "candidate_block_size": 8,
-    "sliding_window": 128,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 1,
-    "num_nextn_predict_layers": 0,
-    "scoring_func": "sqrtsoftplus",
-    "topk_method": "noaux_tc",
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 1.5,
-    "swiglu_limit": 10.0,
-    "hc_mult": 4,
-    "hc_sinkhorn_iters": 6,
-    "hc_eps": 1e-06,
     "hc_pre_from_prev_sublayer": True,
     "rms_norm_eps": 1e-20,
     "engram_layer_ids": [1, 4],
@@ -56,17 +34,4 @@ TINY_V41_CONFIG: dict[str, Any] = {
     "engram_head_dim": 32,
     "engram_pad_token_id": 2,
     "engram_compressed_vocab_size": 245,
-    "rope_theta": 10000,
-    "compress_rope_theta": 160000,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 16,
-        "original_max_position_embeddings": 65536,
-        "beta_fast": 32,
-        "beta_slow": 1,
-    },
-    "max_position_embeddings": 8192,
-    "initializer_range": 0.02,
-    "tie_word_embeddings": False,
-    "use_cache": True,
 }
