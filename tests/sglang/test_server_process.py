@@ -202,10 +202,9 @@ def test_a_repeated_prompt_is_found_by_whole_pages(server: Launcher) -> None:
 
 
 def test_the_self_test_asks_it_by_url(server: Launcher, directory: Path) -> None:
-    """Its answers are those of the trained model, and warm ones those of cold ones within what its sums allow."""
-    done = running.command(directory, "selftest", "--url", server.url, "--probe", "answer-50", "--probe", "cache-1")
+    """Warm answers are the cold ones within what SGLang's sums allow."""
+    done = running.command(directory, "selftest", "--url", server.url, "--probe", "cache-1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed    answer-50" in done.stdout
     assert "3 warm replays within" in done.stdout
 
 
