@@ -74,10 +74,10 @@ def test_logits(case: Case) -> None:
 
 @pytest.mark.slow
 def test_selections(case: Case) -> None:
-    assert case.alike().double().mean() > 0.95
+    assert case.alike().double().mean() > 0.9
     for layer, chosen in case.shared.choices.items():
         other = (chosen != case.rows.choices[layer]).any(1)
-        assert (case.shared.margins[layer][other] < 5e-3).all()
+        assert (case.shared.margins[layer][other] < 1e-2).all()
         assert torch.equal(chosen.sum(1), case.rows.choices[layer].sum(1))
 
 
@@ -128,8 +128,8 @@ def test_with_a_float_index(tiny_v41_dir: Path) -> None:
     for layer, chosen in case.shared.choices.items():
         other = (chosen != case.rows.choices[layer]).any(1)
         # Head weights are bfloat16 in every format.
-        assert (case.shared.margins[layer][other] < 2e-3).all()
-    assert case.alike().double().mean() > 0.97
+        assert (case.shared.margins[layer][other] < 5e-3).all()
+    assert case.alike().double().mean() > 0.95
     assert case.apart()[case.alike()].median() < 1e-5
     assert case.apart()[case.alike()].max() < 2e-3
 

@@ -24,9 +24,9 @@ from embedded.v41_straight_line_attention import Rounding
 from embedded.v41_straight_line_engram import compressed_ids
 from embedded.v41_straight_line_formats import exact
 
-ENGINE = Rounding(activation=exact, key_projection=exact)
+ENGINE = Rounding(activation=exact)
 """The engine computes in float32; it rounds rows, keys, queries and head weights, and what its router reads."""
-ENGINE_FLOAT_INDEX = Rounding(activation=exact, key_projection=exact, index=exact)
+ENGINE_FLOAT_INDEX = Rounding(activation=exact, index=exact)
 RING = 136
 
 

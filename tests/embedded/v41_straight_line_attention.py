@@ -24,14 +24,13 @@ class Rounding:
     """What happens to a value at each place of the published code; as they stand, the published roundings.
 
     `activation`: results of projections, norms, rotations and residual sums. `row`: a KV row after its norm and after
-    its rotation. `key_projection` and `key`: index keys and queries as projected, and after norm and rotation.
+    its rotation. `key`: index keys and queries as projected, after their norm and after their rotation.
     `router`: what the router reads. `head_weight`: weights of index heads, before and after their scale. `window`,
     `latent`, `index`: what the caches hold. Scores are never rounded: engines hold them in float32.
     """
 
     activation: Round = bfloat16
     row: Round = bfloat16
-    key_projection: Round = bfloat16
     key: Round = bfloat16
     router: Round = bfloat16
     head_weight: Round = bfloat16
@@ -41,7 +40,7 @@ class Rounding:
 
 
 PUBLISHED = Rounding()
-UNROUNDED = Rounding(exact, exact, exact, exact, exact, exact, exact, exact, exact)
+UNROUNDED = Rounding(exact, exact, exact, exact, exact, exact, exact, exact)
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -96,13 +95,13 @@ def index_keys(
     latent: Tensor, wk: Tensor, k_norm: Tensor, turn: Tensor, eps: float, rounding: Rounding = PUBLISHED
 ) -> Tensor:
     """[n, 128] keys of latents before RoPE; a key stands at the first token of its group."""
-    keys = rounding.key(norm(rounding.key_projection(latent @ wk.T), k_norm, eps))
+    keys = rounding.key(norm(rounding.key(latent @ wk.T), k_norm, eps))
     return rounding.index(rounding.key(rotate(keys, turn)))
 
 
 def index_queries(q: Tensor, turn: Tensor, rounding: Rounding = PUBLISHED) -> Tensor:
     """[T, H, 128] queries as they are scored, of projected ones."""
-    return rounding.index(rounding.key(rotate(rounding.key_projection(q), turn)))
+    return rounding.index(rounding.key(rotate(rounding.key(q), turn)))
 
 
 def index_scores(q: Tensor, keys: Tensor, head_weights: Tensor) -> Tensor:
