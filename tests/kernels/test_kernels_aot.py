@@ -178,7 +178,7 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
 
 def test_the_command_builds_and_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variants = [v for v in registry.VARIANTS if v.name == WANTED[0]]
-    monkeypatch.setattr(aot, "shipped", lambda _arch: variants)
+    monkeypatch.setattr(aot, "everything", lambda: variants)
     done = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0
     assert done.stderr == "[1/1] paged_logits_h32_r1_fast\n"

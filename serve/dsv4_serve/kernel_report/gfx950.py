@@ -10,6 +10,7 @@ import torch
 from dsv4_kernels import aot, kernel_store
 from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.gfx950.logits import launch
+from dsv4_kernels.operation_kernels import OperationKernel
 from dsv4_kernels.registry import KernelVariant
 from dsv4_serve.kernel_report.counts import Counts
 from dsv4_serve.kernel_report.emulated import EmulatedKernels
@@ -42,6 +43,25 @@ def gfx950_row(variant: KernelVariant, counts: Counts) -> KernelRow:
         rows=kernel.rows,
         wave_instructions_per_64_keys=executed,
         issue_slots_per_64_keys=issue_slots(assembly),
+    )
+
+
+def operation_row(kernel: OperationKernel) -> KernelRow:
+    """Compile `kernel` and read its resources."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = aot.compile_variant(Path(folder), kernel)[0]
+    return KernelRow(
+        name=made.name,
+        op=kernel.op,
+        backend=made.backend,
+        arch=made.arch,
+        vgpr=made.vgpr,
+        agpr=made.agpr,
+        sgpr=made.sgpr,
+        lds=made.lds,
+        scratch=made.scratch,
+        spills=made.spills,
+        occupancy=made.occupancy,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 
 from dsv4_kernels import registry
+from dsv4_kernels.operation_kernels import OperationKernel, operation_kernels
 from dsv4_serve.errors import CommandError, UsageError
 from dsv4_serve.kernel_report.row import KernelRow
 
@@ -35,6 +36,7 @@ class Task:
 def tasks(only: str = "") -> list[Task]:
     """Everything that ships, in the registry's order; those whose name contains `only`."""
     found = [Task(v.name, partial(_variant_rows, v)) for v in registry.VARIANTS]
+    found += [Task(kernel.name, partial(_operation_rows, kernel)) for kernel in operation_kernels()]
     found += [Task(f"portable_paged_logits_h{h}_r{r}", partial(_portable_logits, h, r)) for h, r in PORTABLE_LOGITS]
     found += [Task(f"portable_{op}", partial(_portable_operation, op)) for op in _portable_operations()]
     return [task for task in found if only in task.name]
@@ -63,7 +65,8 @@ def report_shipped(only: str, as_json: bool, progress: Progress) -> str:
     chosen = tasks(only)
     if not chosen:
         raise UsageError(
-            f"--only {only}: no shipped kernel is called so; they begin with paged_logits, hopper, portable"
+            f"--only {only}: no shipped kernel is called so; they begin with paged_logits, hopper, portable, or "
+            "with an operation"
         )
     rows = shipped_rows(chosen, progress, min(len(chosen), 8, os.cpu_count() or 1))
     return to_json(rows) if as_json else to_table(rows)
@@ -128,6 +131,12 @@ def _variant_rows(variant: registry.KernelVariant) -> list[KernelRow]:
     from dsv4_serve.kernel_report.gfx950 import gfx950_row
 
     return [gfx950_row(variant, Counts(cache_directory()))]
+
+
+def _operation_rows(kernel: OperationKernel) -> list[KernelRow]:
+    from dsv4_serve.kernel_report.gfx950 import operation_row
+
+    return [operation_row(kernel)]
 
 
 def _portable_logits(heads: int, rows: int) -> list[KernelRow]:
