@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch import Tensor
-
 from dsv4_kernels import backends, registry
 from dsv4_kernels.gfx950 import compiled
-from gfx950_emulator import load, run
-from gfx950_emulator.front_end.kernel import Kernel
+from dsv4_serve.kernel_report.emulated import EmulatedKernels
 
 ROOT = Path(__file__).parents[2]
 PRODUCT_PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -41,43 +37,6 @@ def build(directory: Path) -> Path:
     return directory
 
 
-class EmulatedRuntime:
-    """Loads code objects into the emulator and runs them on CPU tensors, which `memory` finds by address."""
-
-    def __init__(self) -> None:
-        self.memory: dict[int, Tensor] = {}
-        self.waves: Counter[str] = Counter()
-
-    def load(self, code: bytes, symbol: str) -> Kernel:
-        return load(code)[symbol]
-
-    def launch(
-        self, function: object, grid: compiled.Grid, threads: int, arguments: bytes, stream: int, lds: int
-    ) -> None:
-        assert isinstance(function, Kernel)
-        values: list[object] = []
-        for argument in function.arguments:
-            raw = arguments[argument.offset : argument.offset + argument.size]
-            address = int.from_bytes(raw, "little")
-            values.append(self.memory[address] if argument.kind == "global_buffer" and address else raw)
-        record = run(function, None, grid, (threads, 1, 1), values, lds)
-        self.waves[function.name] += record.waves
-
-
-class EmulatedKernels(compiled.CompiledKernels):
-    """Compiled kernels that tell their runtime which tensors a launch names; a GPU finds them by address alone."""
-
-    def __init__(self, directory: Path) -> None:
-        self.runtime = EmulatedRuntime()
-        self.launched: Counter[str] = Counter()
-        super().__init__(directory, self.runtime)
-
-    def launch(self, name: str, grid: compiled.Grid, arguments: Mapping[str, Tensor | int | float]) -> None:
-        self.runtime.memory = {t.data_ptr(): t for t in arguments.values() if isinstance(t, Tensor)}
-        self.launched[name] += 1
-        super().launch(name, grid, arguments)
-
-
 @contextmanager
 def serving(kernels: EmulatedKernels) -> Iterator[EmulatedKernels]:
     """The gfx950 backend serves the paged logits from `kernels`, after its known-answer test; all else the reference.
@@ -94,3 +53,6 @@ def serving(kernels: EmulatedKernels) -> Iterator[EmulatedKernels]:
     finally:
         compiled._active = before
         backends.activate("cpu", "reference")
+
+
+__all__ = ["EmulatedKernels", "build", "serving"]
