@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dsv4_serve.evaluation.lm_eval import PUBLISHED, command, guide, sample_sizes
+from dsv4_serve.evaluation.lm_eval import PUBLISHED, LmEvalTask, command, guide, sample_sizes
 from dsv4_serve.evaluation.statistics import (
     paired_bootstrap,
     questions_for_pairs,
@@ -102,11 +102,12 @@ def test_published_scores_and_what_their_intervals_say() -> None:
 
 
 def test_the_lm_eval_command() -> None:
-    words = command("http://127.0.0.1:8000/v1/", "deepseek-v4", concurrency=64, limit=200)
+    words = command("http://127.0.0.1:8000/v1/", "deepseek-v4", LmEvalTask(limit=200), concurrency=64)
     assert " ".join(words) == (
         "lm_eval --model local-completions --tasks gsm8k --num_fewshot 5 --seed 0 --model_args "
         "model=deepseek-v4,base_url=http://127.0.0.1:8000/v1/completions,num_concurrent=64,max_retries=3,"
-        "tokenizer_backend=None --gen_kwargs temperature=0 --log_samples --output_path lm-eval-results --limit 200"
+        "tokenizer_backend=None,tokenized_requests=False --gen_kwargs temperature=0 --log_samples "
+        "--output_path lm-eval-results --limit 200"
     )
     text = guide("http://h/v1", "m")
     assert "0.5 points" in text

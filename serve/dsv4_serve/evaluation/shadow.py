@@ -7,7 +7,7 @@ that of a context that drifted apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,6 +115,15 @@ def _rounded(keys: torch.Tensor, rule: Convention) -> torch.Tensor:
     return dequantize_columns(*quantize_columns(columns, rule)).t().contiguous().view(keys.shape)
 
 
+def indexers(model: CausalModel) -> Iterator[tuple[int, Indexer | V41Indexer, IndexPool]]:
+    """(layer, indexer, the pool of its keys) of every layer that has an indexer."""
+    assert isinstance(model, Model | V41Model)
+    found: list[Indexer | V41Indexer | None] = [attention.indexer for attention in model.attentions]
+    for layer, indexer in enumerate(found):
+        if indexer is not None:
+            yield layer, indexer, indexer.source.index if isinstance(indexer, V41Indexer) else indexer.pool
+
+
 def observe(model: CausalModel, shadows: Sequence[Shadow], ks: Sequence[int], every: int) -> list[ShadowIndex]:
     """Attach an observer to every indexer of a model that runs on exact scores; each sees queries past max(ks) keys.
 
@@ -122,13 +131,8 @@ def observe(model: CausalModel, shadows: Sequence[Shadow], ks: Sequence[int], ev
     among all entries.
     """
     observers = []
-    assert isinstance(model, Model | V41Model)
-    indexers: list[Indexer | V41Indexer | None] = [attention.indexer for attention in model.attentions]
-    for number, indexer in enumerate(indexers):
-        if indexer is None:
-            continue
-        exact = indexer.source.index if isinstance(indexer, V41Indexer) else indexer.pool
-        observer = ShadowIndex(number, exact.pages, shadows, ks, every)
+    for layer, indexer, exact in indexers(model):
+        observer = ShadowIndex(layer, exact.pages, shadows, ks, every)
         observer.exact, indexer.observer = exact, observer
         if isinstance(indexer, V41Indexer):
             indexer.source.observers.append(observer)
