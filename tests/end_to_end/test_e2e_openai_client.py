@@ -8,19 +8,10 @@ from typing import Any
 import openai
 import pytest
 
+from end_to_end.weather_tool import TOOLS
 from serve.harness import MODEL, Launcher
 
 ASK: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
-TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "The weather of a city",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-    }
-]
 CALL = (
     "Let me look.\n\n<｜DSML｜tool_calls>\n"
     '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dsv4_serve.engines.embedded.tiny import write_tiny_model
 from dsv4_serve.profiles.load import PROFILES
+from end_to_end.weather_tool import TOOLS
 from serve.harness import COMMAND, Launcher
 
 pytestmark = pytest.mark.slow
@@ -21,16 +22,6 @@ MODEL = "dsv41-tiny"
 ASK: Any = [
     {"role": "system", "content": "You are terse."},
     {"role": "user", "content": "".join(chr(97 + (i * i) % 26) for i in range(600))},
-]
-TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "The weather of a city",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-    }
 ]
 CALL = (
     "Let me look.\n\n<｜DSML｜ calls>\n"

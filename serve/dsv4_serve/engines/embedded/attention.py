@@ -16,7 +16,7 @@ from dsv4_kernels.kv_pages import KVFormat, KVPages, round_trip
 from .attend import SlotAttention
 from .batch import ForwardBatch
 from .compressor import Closed, Compressor
-from .config import ModelConfig
+from .config import CommonConfig, ModelConfig
 from .entries import EntryStore
 from .indexer import Indexer
 from .projections import HeadGeometry, HeadProjections
@@ -91,12 +91,13 @@ class Attention:
             self.entries.write(closed, self._rope.rotate(rows, closed.entries * self._ratio), pages)
 
 
-def head_geometry(config: ModelConfig) -> HeadGeometry:
-    """The heads of DeepSeek-V4."""
+def head_geometry(config: CommonConfig, norm: bool = True) -> HeadGeometry:
+    """The query heads of a model, normalised or not."""
     return HeadGeometry(
         heads=config.num_attention_heads,
         dim=config.head_dim,
         groups=config.o_groups,
         o_lora_rank=config.o_lora_rank,
         rms_norm_eps=config.rms_norm_eps,
+        norm=norm,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import rms_norm
 
+from .config import CommonConfig
 from .linear import Projection
 
 STREAMS = 4
@@ -27,6 +28,12 @@ class HyperConnection:
         self._row_sums = torch.kron(eye, ones).contiguous()
         self._column_sums = torch.kron(ones, eye).contiguous()
         self._eps_row = torch.full((mix * mix,), eps)
+
+    @classmethod
+    def of(cls, weights: dict[str, torch.Tensor], prefix: str, config: CommonConfig) -> HyperConnection:
+        """That of the block whose tensors begin with `prefix`."""
+        fn, base, scale = (weights[prefix + name] for name in ("fn", "base", "scale"))
+        return cls(fn, base, scale, config.hc_sinkhorn_iters, config.hc_eps, config.rms_norm_eps)
 
     def split(self, streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(block input [T, hidden], mixed streams [T, 4, hidden], post weights [T, 4, 1])."""

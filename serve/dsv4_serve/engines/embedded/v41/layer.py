@@ -23,15 +23,7 @@ class V41Layer(Generic[Batch]):
         self._experts = RoutedExperts(weights, prefix + "ffn.", config)
         self._norms = [weights[f"{prefix}{part}_norm.weight"] for part in ("attn", "ffn")]
         self._attn_hc, self._ffn_hc = (
-            HyperConnection(
-                weights[f"{prefix}hc_{part}_fn"],
-                weights[f"{prefix}hc_{part}_base"],
-                weights[f"{prefix}hc_{part}_scale"],
-                config.hc_sinkhorn_iters,
-                config.hc_eps,
-                config.rms_norm_eps,
-            )
-            for part in ("attn", "ffn")
+            HyperConnection.of(weights, f"{prefix}hc_{part}_", config) for part in ("attn", "ffn")
         )
 
     def forward(self, streams: torch.Tensor, pre: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,9 +10,10 @@ from dsv4_kernels import ops
 from dsv4_kernels.kv_layout import V41
 from dsv4_kernels.kv_pool import KVPool
 
+from ..attention import head_geometry
 from ..config import CommonConfig
 from ..linear import ROW_MULTIPLE
-from ..projections import HeadGeometry, HeadProjections
+from ..projections import HeadProjections
 from ..rope import RopeTable
 
 
@@ -49,15 +50,7 @@ class V41Projections(HeadProjections):
         stage: RowStage,
         further: Sequence[torch.Tensor] = (),
     ) -> None:
-        geometry = HeadGeometry(
-            heads=config.num_attention_heads,
-            dim=config.head_dim,
-            groups=config.o_groups,
-            o_lora_rank=config.o_lora_rank,
-            rms_norm_eps=config.rms_norm_eps,
-            norm=False,
-        )
-        super().__init__(weights, prefix, geometry, rope, lambda rows: rows, further)
+        super().__init__(weights, prefix, head_geometry(config, norm=False), rope, lambda rows: rows, further)
         self._stage = stage
 
     def rows(self, projected: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
