@@ -40,7 +40,11 @@ class Shared:
 
 
 class StraightLine:
-    """A checkpoint's tensors and its config.json; `compressed` gives each token id its compressed id."""
+    """A checkpoint's tensors and its config.json; `compressed` gives each token id its compressed id.
+
+    `two_levels` False lets every index source choose among all entries. With `stored` layers read these rows in place
+    of those that they make. `shared` has what layers handed down in the last call of `logits`.
+    """
 
     def __init__(
         self,

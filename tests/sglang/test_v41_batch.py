@@ -30,9 +30,7 @@ REQUESTS, DRAFTS = 256, 6
 def world(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[V41World]:
     """Contexts that end in the third page behind a common prefix, over pages of 64 slots; in the emulator short ones in
     a page of their own, over pages of 8 slots."""
-    v41_world.install(monkeypatch)
-    monkeypatch.setenv("SGLANG_DSV4_KV_LAYOUT", "v41")
-    monkeypatch.setenv("SGLANG_HIP_DSV41_INDEX_K_PAGE8", str(int(backend != "reference")))
+    v41_world.install(monkeypatch, page8=backend != "reference")
     first, pages, shared = (532, 3, 2) if backend == "reference" else (34, 1, 0)
     lengths = [first + r % 29 + DRAFTS for r in range(REQUESTS)]
     tokens = (REQUESTS + 2) * PAGE

@@ -25,7 +25,6 @@ LENGTHS, DRAFTS = [301, 252], 6
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[V41World]:
     v41_world.install(monkeypatch)
     v41_compressor.install(monkeypatch)
-    monkeypatch.setenv("SGLANG_DSV4_KV_LAYOUT", "v41")
     with v41_world.world_of(tmp_path, LENGTHS, DRAFTS, fused=True) as made:
         yield made
 

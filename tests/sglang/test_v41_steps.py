@@ -29,9 +29,7 @@ def page8(request: pytest.FixtureRequest) -> bool:
 def world(
     backend: str, page8: bool, drafts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[V41World]:
-    v41_world.install(monkeypatch)
-    monkeypatch.setenv("SGLANG_DSV4_KV_LAYOUT", "v41")
-    monkeypatch.setenv("SGLANG_HIP_DSV41_INDEX_K_PAGE8", str(int(page8)))
+    v41_world.install(monkeypatch, page8=page8)
     with v41_world.world_of(tmp_path, LENGTHS, drafts) as made:
         yield made
 

@@ -31,7 +31,6 @@ LENGTHS, DRAFTS = [301, 256], 6
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[V41World]:
     v41_world.install(monkeypatch)
-    monkeypatch.setenv("SGLANG_DSV4_KV_LAYOUT", "v41")
     with v41_world.world_of(tmp_path, LENGTHS, DRAFTS) as made:
         yield made
 

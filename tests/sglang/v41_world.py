@@ -60,8 +60,10 @@ CHANGES: dict[str, Any] = {
 FREQS = precompute_freqs_cis(64, CONTEXT, 65536, 160000, 16, 32, 1)
 
 
-def install(monkeypatch: Any) -> None:
-    """Put the stand-ins in place for one test, and have tensors of a step count as the device's."""
+def install(monkeypatch: Any, *, page8: bool = False) -> None:
+    """Put the stand-ins in place for one test, have a step's tensors count as the device's, and ask for V4.1's rows."""
+    monkeypatch.setenv("SGLANG_DSV4_KV_LAYOUT", "v41")
+    monkeypatch.setenv("SGLANG_HIP_DSV41_INDEX_K_PAGE8", str(int(page8)))
     v41_layer.install(monkeypatch)
     monkeypatch.setattr(attn_metadata_kernels, "_inputs_on_cuda", lambda *args, **kwargs: True)
     monkeypatch.setattr(hip_backend, "_create_flashmla_metadata", lambda: None)
