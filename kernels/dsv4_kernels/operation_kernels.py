@@ -1,4 +1,4 @@
-"""Plain Triton kernels that are compiled ahead of time for gfx950, as data: main KV rows and the router.
+"""Plain Triton kernels that are compiled ahead of time for gfx950, as data: main KV rows, compressors, the router.
 
 Each is one kernel under one set of compile-time choices. Pages and shapes are those of DeepSeek-V4 and V4.1; other
 calls are compiled where they serve.
@@ -125,5 +125,7 @@ def _router() -> Iterator[OperationKernel]:
 
 def operation_kernels() -> tuple[OperationKernel, ...]:
     """All of them. Imports Triton."""
+    from dsv4_kernels.compressor_kernels import compressor_kernels
+
     rows = (kernel for name, page_rows in PAGES for kernel in _kv_rows(KV_LAYOUTS[name], page_rows))
-    return (*rows, *_router())
+    return (*rows, *compressor_kernels(), *_router())

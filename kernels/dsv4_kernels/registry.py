@@ -79,7 +79,7 @@ OPS: tuple[str, ...] = (
 LOGITS = frozenset({"paged_logits", "rowgroup_logits"})
 """The scores of both forms, which are one kernel in every backend of ours."""
 
-KV_ROWS = frozenset({"store_kv", "norm_rope_store_kv", "dequantize_kv"})
+KV_ROWS = frozenset({"store_kv", "norm_rope_store_kv", "dequantize_kv", "compress_tokens", "compress_kv"})
 
 BACKENDS: dict[str, Backend] = {
     b.name: b

@@ -1,4 +1,6 @@
-"""The portable compressors compiled for gfx950 and executed on the emulator, waves in three orders."""
+"""Compressors compiled for gfx950 and executed on the emulator, waves in three orders, with the conversions of every
+device (`portable`) and with that machine's own (`gfx950_rows`).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ import torch
 from tools.h200 import compressors
 
 import compress_cases as cases
-from dsv4_kernels import portable, reference
+from dsv4_kernels import backends, portable, reference
 from dsv4_kernels.kv_layout import V41
 from dsv4_kernels.pool import IndexPool, IndexSpec
 from dsv4_kernels.pooling import C2
+from dsv4_kernels.registry import BackendName
 from gfx950_emulator import active
 from gfx950_emulator.machine.options import Order
 
@@ -27,8 +30,10 @@ STREAMS: dict[int, tuple[str, int, list[list[cases.Piece]]]] = {
 
 
 @pytest.mark.parametrize("order", get_args(Order))
-@pytest.mark.parametrize("ratio", STREAMS)
-def test_latents_and_pages_are_those_of_the_reference(ratio: int, order: Order) -> None:
+@pytest.mark.parametrize(
+    ("name", "ratio"), [*(("portable", r) for r in STREAMS), ("gfx950_rows", 1), ("gfx950_rows", 2)]
+)
+def test_latents_and_pages_are_those_of_the_reference(name: BackendName, ratio: int, order: Order) -> None:
     """With room for one draft: two rows of a request go to the state in the same launch, more in one of their own."""
     layout, length, calls = STREAMS[ratio]
     stream = cases.Stream.of(ratio, [length])
@@ -42,7 +47,7 @@ def test_latents_and_pages_are_those_of_the_reference(ratio: int, order: Order) 
     else:
         latents = {}
     with active(order) as session:
-        latents |= cases.feed(portable, stream, compressor, pools[0], calls)
+        latents |= cases.feed(backends.load(name), stream, compressor, pools[0], calls)
     assert cases.same(latents, want)
     assert torch.equal(pools[0].pages, pools[1].pages)
     assert all(launch.kernel.resources.scratch_bytes == 0 for launch in session.launches)
@@ -65,3 +70,13 @@ def test_what_the_script_for_an_h200_checks(capsys: pytest.CaptureFixture[str]) 
         compressors.check(C2, V41)
     assert json.loads(capsys.readouterr().out)["passed"] is True
     assert session.launches
+
+
+@pytest.mark.parametrize("name", ["portable", "gfx950_rows"])
+def test_what_is_not_a_number(name: BackendName) -> None:
+    stream = cases.hard(2)
+    pools = [stream.pool("v41_fp4"), stream.pool("v41_fp4")]
+    with active():
+        latents = cases.feed(backends.load(name), stream, stream.compressor(), pools[0], cases.whole(stream))
+    assert cases.same(latents, cases.feed(reference, stream, stream.compressor(), pools[1], cases.whole(stream)))
+    assert torch.equal(pools[0].pages, pools[1].pages)

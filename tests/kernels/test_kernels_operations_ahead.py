@@ -1,13 +1,15 @@
-"""Main KV rows and the router from kernels compiled ahead of time, on the emulator behind HIP's place."""
+"""Main KV rows, compressors and the router from kernels compiled ahead of time, on the emulator behind HIP's place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import compress_cases as cases
 from dsv4_kernels import aot, backends, counters, kernel_store, portable, reference, registry
 from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.kv_layout import KV_LAYOUTS
@@ -20,6 +22,8 @@ WANTED = (
     "store_kv_v41_fp4_p128",
     "norm_rope_store_kv_v41_p256_query",
     "dequantize_kv_v41_fp4_p128",
+    "compress_kv_c2_v41_fp4_p128",
+    "compress_keep_1024",
     "router_partials",
     "router_gate_e256_k6",
 )
@@ -45,8 +49,8 @@ def test_every_kernel_has_a_name_of_its_own_and_an_operation_that_its_backend_of
     assert len({kernel.name for kernel in shipped}) == len(shipped)
     for kernel in operation_kernels():
         assert kernel.op in registry.BACKENDS[kernel.backend].ops
-    made_of = {"store_kv", "norm_rope_store_kv", "dequantize_kv", "router_partials", "router_gate"}
-    assert {kernel.op for kernel in operation_kernels()} == made_of
+    made_of = registry.KV_ROWS | {"compress_index_keys", "router_partials", "router_gate"}
+    assert {kernel.op for kernel in operation_kernels()} == made_of - {"compress_tokens"}
 
 
 def test_nothing_spills(directory: Path) -> None:
@@ -79,6 +83,20 @@ def test_rows_are_normed_and_turned_with_their_query_by_them(kernels: EmulatedKe
     assert torch.equal(pools[0].pages, pools[1].pages)
     assert torch.equal(*queries)
     assert kernels.names == ["norm_rope_store_kv_v41_p256_query"]
+
+
+def test_pairs_are_compressed_by_them(kernels: EmulatedKernels) -> None:
+    stream = replace(cases.Stream.of(2, [7]), ape=None)
+    pools = [KVPool.allocate(KV_LAYOUTS["v41_fp4"], 128, 1) for _ in range(2)]
+    calls: list[list[cases.Piece]] = [[(0, 0, 5)], [(0, 5, 6)], [(0, 6, 7)]]
+    ours, known = (
+        cases.feed(backend, stream, stream.compressor(), pool, calls)
+        for backend, pool in zip((backends.load("gfx950_rows"), reference), pools, strict=True)
+    )
+    assert cases.same(ours, known)
+    assert torch.equal(pools[0].pages, pools[1].pages)
+    pooled = "compress_kv_c2_v41_fp4_p128"
+    assert kernels.names == [pooled, "compress_keep_1024", pooled, pooled]
 
 
 def test_experts_are_chosen_by_them(kernels: EmulatedKernels) -> None:

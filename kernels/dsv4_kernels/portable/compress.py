@@ -13,31 +13,57 @@ from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.pooling import Compressor, TokenRuns
 from dsv4_kernels.portable.compress_kernels import keep_kernel, pooled_kernel, single_kernel
 from dsv4_kernels.portable.kv_norm_rope import ROWS, wide
-from dsv4_kernels.portable.kv_store import kv_constants, native, paired
+from dsv4_kernels.portable.kv_store import NATIVE, Machine, kv_constants, native, paired
+from dsv4_kernels.triton_launch import launch
 
 WARPS = {2: 1, 4: 2, 128: 8}
-"""By ratio: those of a program, which pools one entry."""
+"""By ratio: those of a program, which pools an entry at a time."""
+
+ROWS_AT_ONCE = {2: 2, 4: 4, 128: 32}
+"""By ratio: rows of a program where runs are long, so that most programs have an entry to pool, and few must begin."""
+
+KEPT_AT_ONCE, KEEP_WARPS = 16, 4
+"""Rows and warps of a program that does no more than put tokens into the state."""
 
 NO_LAYOUT: dict[str, Any] = {"OF": V41_FP4, "PAGE": 1, "ALIGNED": True}
 """Constants of kernels that store nothing."""
 
 
-def compress_tokens(compressor: Compressor, projected: Tensor, runs: TokenRuns) -> Tensor:
-    """See `compress_ops.compress_tokens`."""
-    # What is not stored has neither angles, slots nor pages; their pointers are never followed.
-    nowhere = (projected, projected, runs.requests, projected, 0, 1, 0, 0)
-    constants = NO_LAYOUT | {"NATIVE": native(projected.device), "STORE": False}
-    return _launch(compressor, projected, runs, nowhere, constants)
+def compress_tokens(
+    compressor: Compressor, projected: Tensor, runs: TokenRuns, machine: Machine | None = None
+) -> Tensor:
+    """See `compress_ops.compress_tokens`; `machine` as in `kv_store.store_kv`."""
+    of_machine = native(projected.device) if machine is None else NATIVE[machine]
+    # What is not stored has neither angles, slots nor pages; these pointers are never followed.
+    nowhere = dict.fromkeys(("cos_ptr", "sin_ptr", "pages_ptr"), projected) | {"slots_ptr": runs.requests}
+    numbers = {"slots": 0, "limit": 1, "stride_angle": 0, "page_stride": 0}
+    return _launch(compressor, projected, runs, nowhere | numbers, NO_LAYOUT | {"NATIVE": of_machine, "STORE": False})
 
 
 def compress_kv(
-    pool: KVPool, compressor: Compressor, projected: Tensor, cos: Tensor, sin: Tensor, runs: TokenRuns, slots: Tensor
+    pool: KVPool,
+    compressor: Compressor,
+    projected: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    runs: TokenRuns,
+    slots: Tensor,
+    machine: Machine | None = None,
 ) -> Tensor:
-    """See `compress_ops.compress_kv`."""
+    """See `compress_ops.compress_kv`; `machine` as in `kv_store.store_kv`."""
     if cos.stride(0) != sin.stride(0):
         cos, sin = cos.contiguous(), sin.contiguous()
-    places = (cos, sin, slots, pool.pages, pool.slots, cos.shape[0], cos.stride(0), pool.page_stride)
-    return _launch(compressor, projected, runs, places, kv_constants(pool) | {"STORE": True})
+    places = {
+        "cos_ptr": cos,
+        "sin_ptr": sin,
+        "slots_ptr": slots,
+        "pages_ptr": pool.pages,
+        "slots": pool.slots,
+        "limit": cos.shape[0],
+        "stride_angle": cos.stride(0),
+        "page_stride": pool.page_stride,
+    }
+    return _launch(compressor, projected, runs, places, kv_constants(pool, machine) | {"STORE": True})
 
 
 def one_launch(compressor: Compressor, runs: TokenRuns) -> bool:
@@ -45,98 +71,90 @@ def one_launch(compressor: Compressor, runs: TokenRuns) -> bool:
     return runs.longest <= 1 + compressor.drafts
 
 
-def keep_tokens(compressor: Compressor, projected: Tensor, runs: TokenRuns) -> None:
-    """The launch by which the state takes runs that are longer than its spare room."""
+def rows_at_once(compressor: Compressor, runs: TokenRuns) -> int:
+    """Rows of a program: one in decode, where every one may close an entry."""
+    return 1 if one_launch(compressor, runs) else ROWS_AT_ONCE[compressor.pooling.ratio]
+
+
+def state_arguments(compressor: Compressor, projected: Tensor, runs: TokenRuns) -> dict[str, Any]:
+    """What kernels take that read tokens of a call and its state."""
     ring = compressor.ring
     assert ring is not None
-    keep_kernel[(runs.rows,)](
-        projected,
-        ring,
-        runs.requests,
-        runs.positions,
-        runs.stop,
-        ring.shape[0],
-        ring.shape[1],
-        projected.stride(0),
-        ring.stride(0),
-        COLUMNS=2 * ring.shape[3],
-        num_warps=4,
-        enable_fp_fusion=False,
-    )
+    return {
+        "projected_ptr": projected,
+        "ring_ptr": ring,
+        "requests_ptr": runs.requests,
+        "positions_ptr": runs.positions,
+        "rows": runs.rows,
+        "requests": ring.shape[0],
+        "tokens": ring.shape[1],
+        "stride_projected": projected.stride(0),
+        "stride_ring": ring.stride(0),
+    }
+
+
+def pooling_arguments(compressor: Compressor, projected: Tensor, runs: TokenRuns) -> dict[str, Any]:
+    """What kernels take that pool windows of tokens, beside what they do with an entry."""
+    return state_arguments(compressor, projected, runs) | {
+        "ape_ptr": projected if compressor.ape is None else compressor.ape,
+        "first_ptr": runs.first,
+        "weight_ptr": compressor.norm_weight,
+        "eps": compressor.norm_eps,
+        "at_once": rows_at_once(compressor, runs),
+        "keep": int(one_launch(compressor, runs)),
+    }
+
+
+def pooling_constants(compressor: Compressor) -> dict[str, Any]:
+    """Compile-time choices of such kernels."""
+    of = compressor.pooling
+    return {"RATIO": of.ratio, "WINDOW": of.window, "PARTS": of.parts, "HAS_APE": compressor.ape is not None}
+
+
+def keep_tokens(compressor: Compressor, projected: Tensor, runs: TokenRuns) -> None:
+    """The launch by which the state takes runs that are longer than its spare room."""
+    arguments = state_arguments(compressor, projected, runs) | {"stop_ptr": runs.stop, "at_once": KEPT_AT_ONCE}
+    columns = 2 * compressor.pooling.series * compressor.dim
+    launch(keep_kernel, (triton.cdiv(runs.rows, KEPT_AT_ONCE),), arguments, {"COLUMNS": columns}, KEEP_WARPS)
 
 
 def _launch(
     compressor: Compressor,
     projected: Tensor,
     runs: TokenRuns,
-    places: tuple[Tensor, Tensor, Tensor, Tensor, int, int, int, int],
+    places: dict[str, Any],
     constants: dict[str, Any],
 ) -> Tensor:
-    """`places`: cos, sin, slots, pages, how many slots and positions there are, strides of angles and pages."""
+    """`places`: where angles, slots and pages are, and how many; `constants` of the layout and the machine."""
     latents = torch.empty(runs.rows, WIDTH, dtype=torch.bfloat16, device=projected.device)
     if not runs.rows:
         return latents
-    cos, sin, slots, pages, slot_count, positions, stride_angle, page_stride = places
-    of, ring = compressor.pooling, compressor.ring
-    if ring is None:
-        at_once = ROWS[constants["OF"].code]
-        single_kernel[(triton.cdiv(runs.rows, at_once),)](
-            projected,
-            runs.requests,
-            runs.positions,
-            compressor.norm_weight,
-            latents.view(torch.int32),
-            cos,
-            sin,
-            slots,
-            pages,
-            runs.rows,
-            slot_count,
-            positions,
-            projected.stride(0),
-            stride_angle,
-            page_stride,
-            compressor.norm_eps,
-            R=at_once,
-            PAIRED=paired(projected),
-            WIDE=wide(compressor.norm_weight),
-            **constants,
-            num_warps=1,
-            enable_fp_fusion=False,
-        )
+    places = places | {"latent_ptr": latents.view(torch.int32)}
+    constants = constants | {"WIDE": wide(compressor.norm_weight)}
+    if not compressor.pooling.gated:
+        _launch_single(compressor, projected, runs, places, constants)
         return latents
-    pooled_kernel[(runs.rows,)](
-        projected,
-        ring,
-        projected if compressor.ape is None else compressor.ape,
-        runs.requests,
-        runs.positions,
-        runs.first,
-        compressor.norm_weight,
-        latents.view(torch.int32),
-        cos,
-        sin,
-        slots,
-        pages,
-        ring.shape[0],
-        ring.shape[1],
-        slot_count,
-        positions,
-        projected.stride(0),
-        ring.stride(0),
-        stride_angle,
-        page_stride,
-        compressor.norm_eps,
-        int(one_launch(compressor, runs)),
-        RATIO=of.ratio,
-        WINDOW=of.window,
-        PARTS=of.parts,
-        HAS_APE=compressor.ape is not None,
-        WIDE=wide(compressor.norm_weight),
-        **constants,
-        num_warps=WARPS[of.ratio],
-        enable_fp_fusion=False,
-    )
+    arguments = pooling_arguments(compressor, projected, runs)
+    programs = triton.cdiv(runs.rows, arguments["at_once"])
+    choices = pooling_constants(compressor) | constants
+    launch(pooled_kernel, (programs,), arguments | places, choices, WARPS[compressor.pooling.ratio])
     if not one_launch(compressor, runs):
         keep_tokens(compressor, projected, runs)
     return latents
+
+
+def _launch_single(
+    compressor: Compressor, projected: Tensor, runs: TokenRuns, places: dict[str, Any], constants: dict[str, Any]
+) -> None:
+    at_once = ROWS[constants["OF"].code]
+    arguments = {
+        "projected_ptr": projected,
+        "requests_ptr": runs.requests,
+        "positions_ptr": runs.positions,
+        "weight_ptr": compressor.norm_weight,
+        "rows": runs.rows,
+        "stride_projected": projected.stride(0),
+        "eps": compressor.norm_eps,
+    }
+    choices = constants | {"R": at_once, "PAIRED": paired(projected)}
+    launch(single_kernel, (triton.cdiv(runs.rows, at_once),), arguments | places, choices, 1)

@@ -107,7 +107,7 @@ def single_kernel(
                         0, R, 256, OF, ALIGNED, NATIVE)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["requests", "tokens", "slots", "limit", "keep"])
+@triton.jit(do_not_specialize=["rows", "at_once", "requests", "tokens", "slots", "limit", "keep"])
 def pooled_kernel(
     projected_ptr,
     ring_ptr,
@@ -121,6 +121,8 @@ def pooled_kernel(
     sin_ptr,
     slots_ptr,
     pages_ptr,
+    rows,
+    at_once,
     requests,
     tokens,
     slots,
@@ -142,61 +144,52 @@ def pooled_kernel(
     NATIVE: tl.constexpr,
     STORE: tl.constexpr,
 ):
-    """Other ratios: one row a program. With `keep` the row goes to the state as well."""
-    row = tl.program_id(0).to(tl.int64)
-    request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
-    used = (request >= 0) & (request < requests)
-    held = ring_ptr + request * stride_ring
-    if keep != 0:
-        keep_token(projected_ptr, held, row, position, used, stride_projected, tokens, WINDOW // RATIO * 1024)
-    if used & ((position + 1) % RATIO == 0):
-        x = pool_window(
-            projected_ptr,
-            held,
-            ape_ptr,
-            row,
-            tl.load(first_ptr + row),
-            position,
-            stride_projected,
-            tokens,
-            512,
-            RATIO,
-            WINDOW,
-            PARTS,
-            HAS_APE,
-        )
-        even, odd = tl.split(tl.reshape(x, (1, 256, 2)))
-        even, odd = kv_math.of_pairs(kv_math.bfloat16_pairs(even, odd, NATIVE))
-        inverse = kv_math.inverse_rms(even, odd, eps, 1)
-        even, odd = weighed(even, odd, weight_ptr, inverse, 0, 256, WIDE, NATIVE)
-        one = tl.arange(0, 1)
-        _latents(even, odd, row + one, one == 0, latent_ptr, 1, NATIVE)
-        if STORE:
-            slot = tl.load(slots_ptr + row + one)
-            data, scales = row_places(pages_ptr, page_stride, slot, OF, PAGE)
-            live = (slot >= 0) & (slot < slots)
-            _put_turned(even, odd, data, scales, live, position - (RATIO - 1) + one, cos_ptr, sin_ptr, limit,
-                        stride_angle, 0, 1, 256, OF, ALIGNED, NATIVE)  # fmt: skip
-    else:
-        tl.store(latent_ptr + row * 256 + tl.arange(0, 256), tl.zeros((256,), tl.int32))
+    """Other ratios: `at_once` rows a program. With `keep` they go to the state as well."""
+    begin = tl.program_id(0).to(tl.int64) * at_once
+    for row in range(begin, tl.minimum(begin + at_once, rows)):
+        request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
+        used = (request >= 0) & (request < requests)
+        held = ring_ptr + request * stride_ring
+        if keep != 0:
+            keep_token(projected_ptr, held, row, position, used, stride_projected, tokens, WINDOW // RATIO * 1024)
+        if used & ((position + 1) % RATIO == 0):
+            x = pool_window(projected_ptr, held, ape_ptr, row, tl.load(first_ptr + row), position, stride_projected,
+                            tokens, 512, RATIO, WINDOW, PARTS, HAS_APE)  # fmt: skip
+            even, odd = tl.split(tl.reshape(x, (1, 256, 2)))
+            even, odd = kv_math.of_pairs(kv_math.bfloat16_pairs(even, odd, NATIVE))
+            inverse = kv_math.inverse_rms(even, odd, eps, 1)
+            even, odd = weighed(even, odd, weight_ptr, inverse, 0, 256, WIDE, NATIVE)
+            one = tl.arange(0, 1)
+            _latents(even, odd, row + one, one == 0, latent_ptr, 1, NATIVE)
+            if STORE:
+                slot = tl.load(slots_ptr + row + one)
+                data, scales = row_places(pages_ptr, page_stride, slot, OF, PAGE)
+                live = (slot >= 0) & (slot < slots)
+                _put_turned(even, odd, data, scales, live, position - (RATIO - 1) + one, cos_ptr, sin_ptr, limit,
+                            stride_angle, 0, 1, 256, OF, ALIGNED, NATIVE)  # fmt: skip
+        else:
+            tl.store(latent_ptr + row * 256 + tl.arange(0, 256), tl.zeros((256,), tl.int32))
 
 
-@triton.jit(do_not_specialize=["requests", "tokens"])
+@triton.jit(do_not_specialize=["rows", "at_once", "requests", "tokens"])
 def keep_kernel(
     projected_ptr,
     ring_ptr,
     requests_ptr,
     positions_ptr,
     stop_ptr,
+    rows,
+    at_once,
     requests,
     tokens,
     stride_projected,
     stride_ring,
     COLUMNS: tl.constexpr,
 ):
-    """The last tokens of every run go to the state, as many as it has room for."""
-    row = tl.program_id(0).to(tl.int64)
-    request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
-    kept = (request >= 0) & (request < requests) & (tl.load(stop_ptr + row) - row <= tokens)
-    held = ring_ptr + request * stride_ring
-    keep_token(projected_ptr, held, row, position, kept, stride_projected, tokens, COLUMNS)
+    """The last tokens of every run go to the state, as many as it has room for; `at_once` rows a program."""
+    begin = tl.program_id(0).to(tl.int64) * at_once
+    for row in range(begin, tl.minimum(begin + at_once, rows)):
+        request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
+        kept = (request >= 0) & (request < requests) & (tl.load(stop_ptr + row) - row <= tokens)
+        held = ring_ptr + request * stride_ring
+        keep_token(projected_ptr, held, row, position, kept, stride_projected, tokens, COLUMNS)

@@ -4,20 +4,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsv4_kernels.pool import IndexPool
+from dsv4_kernels.pool import IndexPool, IndexSpec
 from dsv4_kernels.pooling import Compressor, TokenRuns
 from dsv4_kernels.portable import kv_math
 from dsv4_kernels.portable.addresses import convention_constants, layout_constants, require_fp4
-from dsv4_kernels.portable.compress import keep_tokens, one_launch
+from dsv4_kernels.portable.compress import keep_tokens, one_launch, pooling_arguments, pooling_constants
 from dsv4_kernels.portable.keys import put_keys
 from dsv4_kernels.portable.pool_window import keep_token, pool_window
+from dsv4_kernels.triton_launch import launch
 
 
-@triton.jit(do_not_specialize=["requests", "tokens", "slots", "limit", "keep"])
+@triton.jit(do_not_specialize=["rows", "at_once", "requests", "tokens", "slots", "limit", "keep"])
 def keys_kernel(
     projected_ptr,
     ring_ptr,
@@ -31,6 +34,8 @@ def keys_kernel(
     sin_ptr,
     payload_ptr,
     scale_ptr,
+    rows,
+    at_once,
     requests,
     tokens,
     slots,
@@ -66,67 +71,25 @@ def keys_kernel(
     KEEP_MINUS_ZERO: tl.constexpr,
     FAKE_FLOOR: tl.constexpr,
 ):
-    """One row a program; with `keep` it goes to the state as well."""
-    row = tl.program_id(0).to(tl.int64)
-    request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
-    used = (request >= 0) & (request < requests)
-    held = ring_ptr + request * stride_ring
-    if keep != 0:
-        keep_token(projected_ptr, held, row, position, used, stride_projected, tokens, WINDOW // RATIO * 256)
-    if used & ((position + 1) % RATIO == 0):
-        first = tl.load(first_ptr + row)
-        x = pool_window(
-            projected_ptr,
-            held,
-            ape_ptr,
-            row,
-            first,
-            position,
-            stride_projected,
-            tokens,
-            128,
-            RATIO,
-            WINDOW,
-            PARTS,
-            HAS_APE,
-        )
-        slot = tl.load(slots_ptr + row + tl.arange(0, 1))
-        first_position = tl.minimum(position - (RATIO - 1), limit - 1) + tl.arange(0, 1)
-        put_keys(
-            kv_math.round_bfloat16(x, False),
-            slot,
-            (slot >= 0) & (slot < slots),
-            first_position,
-            weight_ptr,
-            cos_ptr,
-            sin_ptr,
-            payload_ptr,
-            scale_ptr,
-            stride_angle,
-            payload_stride,
-            scale_stride,
-            eps,
-            1,
-            HADAMARD,
-            PAGE,
-            P_SLOT,
-            P_GROUP,
-            P_RUN,
-            P_RUN_STRIDE,
-            S_BASE,
-            S_SLOT,
-            S_LANE,
-            S_LANES,
-            S_RUN,
-            S_RUN_STRIDE,
-            FLOOR,
-            FLOOR_ON_SCALE,
-            RECIPROCAL,
-            MAX_BYTE,
-            TIES_EVEN,
-            KEEP_MINUS_ZERO,
-            FAKE_FLOOR,
-        )
+    """`at_once` rows a program; with `keep` they go to the state as well."""
+    begin = tl.program_id(0).to(tl.int64) * at_once
+    for row in range(begin, tl.minimum(begin + at_once, rows)):
+        request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
+        used = (request >= 0) & (request < requests)
+        held = ring_ptr + request * stride_ring
+        if keep != 0:
+            keep_token(projected_ptr, held, row, position, used, stride_projected, tokens, WINDOW // RATIO * 256)
+        if used & ((position + 1) % RATIO == 0):
+            x = pool_window(projected_ptr, held, ape_ptr, row, tl.load(first_ptr + row), position, stride_projected,
+                            tokens, 128, RATIO, WINDOW, PARTS, HAS_APE)  # fmt: skip
+            slot = tl.load(slots_ptr + row + tl.arange(0, 1))
+            live = (slot >= 0) & (slot < slots)
+            first_position = tl.minimum(position - (RATIO - 1), limit - 1) + tl.arange(0, 1)
+            x = kv_math.round_bfloat16(x, False)
+            put_keys(x, slot, live, first_position, weight_ptr, cos_ptr, sin_ptr, payload_ptr, scale_ptr, stride_angle,
+                     payload_stride, scale_stride, eps, 1, HADAMARD, PAGE, P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE, S_BASE,
+                     S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE, FLOOR, FLOOR_ON_SCALE, RECIPROCAL, MAX_BYTE,
+                     TIES_EVEN, KEEP_MINUS_ZERO, FAKE_FLOOR)  # fmt: skip
 
 
 def compress_index_keys(
@@ -134,45 +97,28 @@ def compress_index_keys(
 ) -> None:
     """See `compress_ops.compress_index_keys`."""
     require_fp4(pool.spec)
-    of, ring = compressor.pooling, compressor.ring
-    assert ring is not None
     if not runs.rows:
         return
     if cos.stride(0) != sin.stride(0):
         cos, sin = cos.contiguous(), sin.contiguous()
-    keys_kernel[(runs.rows,)](
-        projected,
-        ring,
-        projected if compressor.ape is None else compressor.ape,
-        runs.requests,
-        runs.positions,
-        runs.first,
-        slots,
-        compressor.norm_weight,
-        cos,
-        sin,
-        pool.payload,
-        pool.scale,
-        ring.shape[0],
-        ring.shape[1],
-        pool.tokens,
-        cos.shape[0],
-        projected.stride(0),
-        ring.stride(0),
-        cos.stride(0),
-        pool.payload_stride,
-        pool.scale_stride,
-        compressor.norm_eps,
-        int(one_launch(compressor, runs)),
-        RATIO=of.ratio,
-        WINDOW=of.window,
-        PARTS=of.parts,
-        HAS_APE=compressor.ape is not None,
-        HADAMARD=pool.spec.hadamard,
-        **layout_constants(pool.spec.layout),
-        **convention_constants(pool.spec.convention),
-        num_warps=1,
-        enable_fp_fusion=False,
-    )
+    arguments = pooling_arguments(compressor, projected, runs) | {
+        "slots_ptr": slots,
+        "cos_ptr": cos,
+        "sin_ptr": sin,
+        "payload_ptr": pool.payload,
+        "scale_ptr": pool.scale,
+        "slots": pool.tokens,
+        "limit": cos.shape[0],
+        "stride_angle": cos.stride(0),
+        "payload_stride": pool.payload_stride,
+        "scale_stride": pool.scale_stride,
+    }
+    programs = triton.cdiv(runs.rows, arguments["at_once"])
+    launch(keys_kernel, (programs,), arguments, pooling_constants(compressor) | keys_constants(pool.spec), 1)
     if not one_launch(compressor, runs):
         keep_tokens(compressor, projected, runs)
+
+
+def keys_constants(of: IndexSpec) -> dict[str, Any]:
+    """Compile-time choices for index keys of a form."""
+    return {"HADAMARD": of.hadamard, **layout_constants(of.layout), **convention_constants(of.convention)}
