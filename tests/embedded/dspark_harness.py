@@ -88,10 +88,10 @@ async def recording_engine(directory: Path, **options: Any) -> AsyncIterator[tup
         await engine.stop()
 
 
-def lengths(engine: AsyncEngine) -> list[int]:
-    """How many steps gave 1, 2, ... tokens, of those that verified a draft."""
+def lengths(engine: AsyncEngine, longest: int = FULL) -> list[int]:
+    """How many steps gave 1, 2, ... `longest` tokens, of those that verified a draft."""
     name = "dsv4_acceptance_length_bucket"
-    upto = [sample(engine, name, le=f"{length}.0") for length in range(1, FULL + 1)]
+    upto = [sample(engine, name, le=f"{length}.0") for length in range(1, longest + 1)]
     return [int(b - a) for a, b in zip([0.0, *upto], upto, strict=False)]
 
 

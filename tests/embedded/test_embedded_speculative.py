@@ -19,6 +19,7 @@ from dsv4_serve.engines.embedded.engine import AsyncEngine
 from dsv4_serve.engines.embedded.geometry import MAX_DRAFT_TOKENS
 from dsv4_serve.engines.embedded.options import EngineOptions, OptionError
 from dsv4_serve.engines.embedded.request import SamplingParams
+from embedded import dspark_harness
 from embedded.engine_harness import complete, run, running_engine, tokens
 from embedded.harness import Run, build_any, prompt
 from embedded.tier_harness import exactly, sample
@@ -73,10 +74,7 @@ async def drafting_engine(directory: Path, draft: DraftSource | None, **options:
 
 
 def lengths(engine: AsyncEngine) -> list[int]:
-    """How many steps gave 1, 2, ... tokens, of those that verified a draft."""
-    name = "dsv4_acceptance_length_bucket"
-    upto = [sample(engine, name, le=f"{length}.0") for length in range(1, FULL + 1)]
-    return [int(b - a) for a, b in zip([0.0, *upto], upto, strict=False)]
+    return dspark_harness.lengths(engine, FULL)
 
 
 async def plain(directory: Path, ask: list[int], params: SamplingParams = PARAMS) -> Any:
