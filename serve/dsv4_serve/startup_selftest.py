@@ -10,7 +10,7 @@ from dsv4_serve.front import Front
 from dsv4_serve.logs import log
 from dsv4_serve.models import model_directory
 from dsv4_serve.selftest.outcome import ProbeFailed
-from dsv4_serve.selftest.served import SIZES, Served, exact, probe_served
+from dsv4_serve.selftest.served import Served, exact, probe_served, sizes
 from dsv4_serve.selftest.served_reference import ServedReference
 
 # Of one request: the longest needle on a slow machine.
@@ -27,7 +27,7 @@ async def run_startup_selftest(front: Front, seconds: float) -> str | None:
             raise ProbeFailed(str(error)) from error
 
     profile = front.settings.profile
-    reference = ServedReference(profile, model_directory(profile.model), SIZES)
+    reference = ServedReference(profile, model_directory(profile.model), sizes())
     served = Served(post, profile.model.name, profile.trained, profile.model.context_length, reference, exact(profile))
     failed = []
     try:

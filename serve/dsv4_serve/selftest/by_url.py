@@ -11,7 +11,7 @@ from dsv4_serve.errors import CommandError
 from dsv4_serve.models import model_directory
 from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.selftest.outcome import Outcome, ProbeFailed
-from dsv4_serve.selftest.served import SIZES, Served, exact, probe_served
+from dsv4_serve.selftest.served import Served, exact, probe_served, sizes
 from dsv4_serve.selftest.served_reference import ServedReference
 
 TIMEOUT = httpx.Timeout(600.0, connect=10.0)
@@ -36,9 +36,10 @@ async def probe_url(url: str, key: str | None, profile: Profile, names: Iterable
             return answer.json()
 
         card = await _model(http, url)
-        reference = ServedReference(profile, model_directory(profile.model), SIZES)
+        wanted = list(names)
+        reference = ServedReference(profile, model_directory(profile.model), sizes(wanted))
         served = Served(post, card["id"], profile.trained, card.get("max_model_len"), reference, exact(profile))
-        async for outcome in probe_served(served, names):
+        async for outcome in probe_served(served, wanted):
             yield outcome
 
 

@@ -96,17 +96,24 @@ class PlainIndex:
     def rowgroup_logits(self, call: LogitsCall) -> Tensor:
         return self.paged_logits(call)
 
-    def topk(self, logits: Tensor, lengths: Tensor, k: int) -> Tensor:
+    def topk(self, logits: Tensor, lengths: Tensor, k: int, by_position: bool) -> Tensor:
         out = torch.full((logits.shape[0], k), -1, dtype=torch.int32)
         for row, seen in enumerate(lengths.tolist()):
             order = logits[row, :seen].sort(descending=True, stable=True).indices[:k]
-            out[row, : len(order)] = order.int()
+            out[row, : len(order)] = (order.sort().values if by_position else order).int()
         return out
 
     def topk_slots(
-        self, logits: Tensor, lengths: Tensor, k: int, page_table: Tensor, row_to_seq: Tensor | None, page_slots: int
+        self,
+        logits: Tensor,
+        lengths: Tensor,
+        k: int,
+        page_table: Tensor,
+        row_to_seq: Tensor | None,
+        page_slots: int,
+        by_position: bool,
     ) -> tuple[Tensor, Tensor]:
-        picked = self.topk(logits, lengths, k)
+        picked = self.topk(logits, lengths, k, by_position)
         sequence = torch.arange(len(picked)) if row_to_seq is None else row_to_seq.long()
         place = picked.clamp(min=0).long()
         slots = page_table[sequence[:, None], place // page_slots].long() * page_slots + place % page_slots

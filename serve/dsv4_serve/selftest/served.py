@@ -32,7 +32,8 @@ WARM_REPLAYS = 3
 CALIBRATION_RECORDS = 50
 SHOWN = 300
 FROM_OUTSIDE = ("layout", "index")
-SIZES = (*PROBE_TOKENS, *NEEDLE_TOKENS)
+ASKED = {f"answer-{tokens}": tokens for tokens in PROBE_TOKENS} | {f"needle-{n // 1024}k": n for n in NEEDLE_TOKENS}
+"""Tokens of the prompts by the probe that asks them."""
 
 
 @dataclass(slots=True)
@@ -89,6 +90,12 @@ class Served:
             _, used = await self.ask(sample, next(iter(sample)), 1)
             self.bytes_per_token = len(as_text(sample)) / used
         return document(round(tokens * self.bytes_per_token), seed)
+
+
+def sizes(names: Iterable[str] = ()) -> list[int]:
+    """Tokens of the prompts that the named probes ask, of all without a name."""
+    wanted = set(names)
+    return [tokens for name, tokens in ASKED.items() if not wanted or name in wanted]
 
 
 def exact(profile: Profile) -> bool:
@@ -168,10 +175,8 @@ async def _from_outside(served: Served) -> str:
 def _probes() -> Iterator[tuple[str, Callable[[Served], Awaitable[str]]]]:
     for name in FROM_OUTSIDE:
         yield name, _from_outside
-    for tokens in PROBE_TOKENS:
-        yield f"answer-{tokens}", partial(_answer, tokens=tokens)
-    for tokens in NEEDLE_TOKENS:
-        yield f"needle-{tokens // 1024}k", partial(_needle, tokens=tokens)
+    for name, tokens in ASKED.items():
+        yield name, partial(_answer if tokens in PROBE_TOKENS else _needle, tokens=tokens)
     for concurrency in CACHE_TOKENS:
         yield f"cache-{concurrency}", partial(_cache, concurrency=concurrency)
 
