@@ -9,8 +9,9 @@ import pytest
 
 from dsv4_serve.engines.embedded.families import load_config
 from dsv4_serve.engines.embedded.model_formats import V41_FORMATS
-from dsv4_serve.engines.embedded.options import EngineOptions
+from dsv4_serve.engines.embedded.options import EngineOptions, OptionError
 from dsv4_serve.engines.embedded.tiers.fingerprint import tier_fingerprint
+from dsv4_serve.engines.embedded.tiny import write_tiny_model
 from dsv4_serve.engines.embedded.v41.config import V41Config
 from dsv4_serve.engines.embedded.v41.pools import V41Pools
 
@@ -78,6 +79,14 @@ def test_the_parts_are_views_of_what_the_operations_write(tiny_v41_dir: Path) ->
 def test_other_key_formats_are_there_to_measure(tiny_v41_dir: Path, dtype: str, each: float) -> None:
     made = pools(tiny_v41_dir, indexer_dtype=dtype, max_total_tokens=2048)
     assert made.index_bytes_per_token() == each
+
+
+def test_pages_of_8_need_keys_of_ratio_1(tmp_path: Path) -> None:
+    ratios = {"compress_ratios": [0, 2, 2, 2, 2, 2], "kv_source_layer_ids": [1], "index_source_layer_ids": [1, 3, 5]}
+    write_tiny_model(tmp_path, overrides=ratios, family="v41")
+    assert [pool.spec.layout.name for pool in pools(tmp_path, max_total_tokens=512).index.values()] == ["split64"]
+    with pytest.raises(OptionError, match="page8=True: accepted is False for this model"):
+        pools(tmp_path, max_total_tokens=512, page8=True)
 
 
 def test_used_tokens_follow_pages_and_tails(tiny_v41_dir: Path) -> None:

@@ -95,9 +95,7 @@ def _add_engine_options(parser: argparse.ArgumentParser, defaults: EngineOptions
         "--no-hadamard", dest="hadamard", action="store_false", default=None, help="index keys unrotated"
     )
     parser.add_argument("--rowgroup", action="store_true", help="score the rows of decoding as row groups")
-    parser.add_argument(
-        "--page8", action="store_true", help="index keys in pages of 8 where V4.1 picks among candidates"
-    )
+    parser.add_argument("--page8", action="store_true", help="index keys of ratio 1 (V4.1) in pages of 8")
     add("--max-total-tokens", "size of the paged pools in tokens", type=int)
     add("--kv-bytes", "size of the paged pools in bytes, instead", type=int)
     add("--max-running-requests", "requests in one batch", type=int)

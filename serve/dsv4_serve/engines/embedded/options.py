@@ -25,8 +25,7 @@ class EngineOptions:
     """How to serve a model directory.
 
     `kv_dtype`, `hadamard` and `index_convention` None take the model's own (`model_formats`). `page8` keeps index keys
-    that are chosen inside candidate blocks in pages of 8, which V4.1 has; `rowgroup` scores rows of decoding as row
-    groups, which drafts always are.
+    of ratio 1 in pages of 8, which V4.1 has; `rowgroup` scores rows of decoding as row groups, which drafts always are.
 
     `max_total_tokens` or `kv_bytes` sizes the paged pools (one of them; the default is 16 times the context).
     `cached_tails` is the number of page boundaries whose window and compressor state are kept for prefix hits

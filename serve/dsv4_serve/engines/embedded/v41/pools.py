@@ -20,7 +20,7 @@ from dsv4_kernels.pool import IndexPool, IndexSpec
 from ..config import PAGE_TOKENS
 from ..geometry import WINDOW
 from ..model_formats import V41_FORMATS
-from ..options import EngineOptions
+from ..options import EngineOptions, OptionError
 from ..pools import INDEX_LAYOUTS, CachePools, Share, index_parts, index_spec
 from .config import V41Config
 
@@ -30,7 +30,8 @@ PAGE8 = "split8"
 class V41Pools(CachePools):
     """`entries` and `index` by the KV source that owns them.
 
-    With `page8` the keys that are chosen inside candidate blocks lie in pages of 8; `spec` is that of the others.
+    With `page8` the keys of ratio 1 lie in pages of 8, as candidate tables need them; `spec` is that of the others.
+    Raises OptionError for `page8` where there are none.
     """
 
     def __init__(self, config: V41Config, options: EngineOptions, context_length: int) -> None:
@@ -44,10 +45,12 @@ class V41Pools(CachePools):
             for layer in config.kv_source_layer_ids
         }
         small = IndexSpec(LAYOUTS[PAGE8], spec.convention, spec.hadamard)
-        eights = config.kv_source_of(config.candidate_source_layer_id) if options.page8 else None
+        eights = [i for i in self.entries if options.page8 and config.compress_ratios[i] == 1]
+        if options.page8 and not eights:
+            raise OptionError("page8=True: accepted is False for this model, no layer of which owns keys of ratio 1")
         self.index = {
-            layer: self._allocate_index(small if layer == eights else spec, layer, options.device)
-            for layer in config.kv_source_layer_ids
+            layer: self._allocate_index(small if layer in eights else spec, layer, options.device)
+            for layer in self.entries
         }
         self._windows = [KVPool.allocate(V41, WINDOW, tails, options.device) for _ in range(config.num_hidden_layers)]
 
