@@ -29,6 +29,7 @@ OWN_KEYS = frozenset(
     {
         "ExampleConnector",
         "FlexKVConnectorV1",
+        "HF3FSKVConnector",
         "LMCacheConnectorV1",
         "LMCacheMPConnector",
         "MoRIIOConnector",
