@@ -96,10 +96,14 @@ def test_missing_fields_are_listed(copy: Path) -> None:
         load_config(copy)
 
 
-def test_a_tokenizer_that_folds_otherwise_is_refused(copy: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "accepted"),
+    [("engram_compressed_vocab_size", 200, "245, by the tokenizer"), ("engram_pad_token_id", 280, "a token, 0 to 273")],
+)
+def test_a_tokenizer_that_folds_otherwise_is_refused(copy: Path, field: str, value: int, accepted: str) -> None:
     """Every hash multiplier depends on the number of folded ids: the tables would be read at random."""
-    change(copy, lambda raw: raw.update(engram_compressed_vocab_size=200))
-    with pytest.raises(ConfigError, match="engram_compressed_vocab_size=200: accepted is 245, by the tokenizer"):
+    change(copy, lambda raw: raw.update({field: value}))
+    with pytest.raises(ConfigError, match=f"{field}={value}: accepted is {accepted}"):
         build(EngineOptions(copy, "tiny", max_total_tokens=256, context_length=256))
 
 

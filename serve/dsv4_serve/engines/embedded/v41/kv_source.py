@@ -37,15 +37,18 @@ class KVSource:
         self.entries: KVPool = pools.entries[layer]
         self.index: IndexPool = pools.index[layer]
         pooling = POOLINGS[self.ratio]
-        ring = pooling.ring(pools.working_slots, config.head_dim, drafts=MAX_DRAFT_TOKENS) if pooling.gated else None
+        ring = None
+        if pooling.gated:
+            slots, device = pools.working_slots, self.entries.device
+            ring = pooling.ring(slots, config.head_dim, drafts=MAX_DRAFT_TOKENS, device=device)
         norm = weights[prefix + "compressor.norm.weight"]
         self._compressor = Compressor(pooling, norm, self._rms, ring=ring)
         self._wk = Projection(weights[prefix + "indexer.wk.weight"])
         self._key_norm = weights[prefix + "indexer.k_norm.weight"]
         parts = ["wkv", "wgate"] if pooling.gated else ["wkv"]
+        self.input_projection = torch.cat([weights[f"{prefix}compressor.{part}.weight"] for part in parts])
         self.observers: list[IndexObserver] = []
         """Each sees every key that is stored, for `dsv4 eval`."""
-        self.input_projection = torch.cat([weights[f"{prefix}compressor.{part}.weight"] for part in parts])
 
     @property
     def entries_per_page(self) -> int:

@@ -102,4 +102,7 @@ def load_ngrams(config: V41Config, options: EngineOptions) -> NgramHash:
     config.require(
         size == config.engram_compressed_vocab_size, "engram_compressed_vocab_size", f"{size}, by the tokenizer"
     )
-    return NgramHash(config.engram_buckets, config.engram_layer_ids, folded, size, config.engram_pad_token_id)
+    pad = config.engram_pad_token_id
+    config.require(0 <= pad < len(folded), "engram_pad_token_id", f"a token, 0 to {len(folded) - 1}")
+    hashes = NgramHash(config.engram_buckets, config.engram_layer_ids, folded, size, pad)
+    return hashes.to(torch.device(options.device))

@@ -24,14 +24,14 @@ class RowStage:
     """
 
     def __init__(self) -> None:
-        self._pool = KVPool.allocate(V41, ROW_MULTIPLE, 1)
+        self._pool: KVPool | None = None
 
     def through(
         self, kv: torch.Tensor, norm: torch.Tensor, eps: float, rope: RopeTable, positions: torch.Tensor
     ) -> torch.Tensor:
         """Norm, RoPE and storage as V4.1's window rows: kv float32 [T, 512] to what they read as, float32 [T, 512]."""
         rows = kv.shape[0]
-        if self._pool.slots < rows:
+        if self._pool is None or self._pool.slots < rows:
             self._pool = KVPool.allocate(V41, ROW_MULTIPLE, -(-rows // ROW_MULTIPLE), kv.device)
         slots = torch.arange(rows)
         ops.norm_rope_store_kv(self._pool, kv, norm, eps, rope.cos, rope.sin, positions, slots)
