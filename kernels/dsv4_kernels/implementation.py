@@ -45,7 +45,7 @@ class Implementation(Protocol):
 
     def rowgroup_logits(self, call: LogitsCall) -> Tensor: ...
 
-    def topk(self, logits: Tensor, lengths: Tensor, k: int) -> Tensor: ...
+    def topk(self, logits: Tensor, lengths: Tensor, k: int, by_position: bool) -> Tensor: ...
 
     def topk_slots(
         self,
@@ -55,6 +55,7 @@ class Implementation(Protocol):
         page_table: Tensor,
         row_to_seq: Tensor | None,
         page_slots: int,
+        by_position: bool,
     ) -> tuple[Tensor, Tensor]: ...
 
     def candidate_blocks(self, logits: Tensor, lengths: Tensor, count: int, block: int) -> Tensor: ...

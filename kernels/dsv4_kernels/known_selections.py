@@ -29,14 +29,17 @@ KNOWN_TOPK = [[1, 2, 0, 5], [1, 2, 0, -1], [-1] * 4, [4, 0, 1, 2]]
 
 
 def _topk(backend: Implementation, device: torch.device) -> str:
-    return _difference("indices", backend.topk(*_rows(device), 4), KNOWN_TOPK)
+    best = backend.topk(*_rows(device), 4, False)
+    ascending = [sorted(row, key=lambda index: (index < 0, index)) for row in KNOWN_TOPK]
+    by_position = backend.topk(*_rows(device), 4, True)
+    return _difference("indices", best, KNOWN_TOPK) or _difference("indices by position", by_position, ascending)
 
 
 def _topk_slots(backend: Implementation, device: torch.device) -> str:
     logits, lengths = _rows(device)
     table = torch.tensor([[5, 9, 2, 0], [1, 7, 3, 0]], dtype=torch.int32, device=device)
     seq = torch.tensor([0, 1, 0, 1], dtype=torch.int32, device=device)
-    index, slots = backend.topk_slots(logits, lengths, 4, table, seq, 2)
+    index, slots = backend.topk_slots(logits, lengths, 4, table, seq, 2, False)
     known = [[11, 18, 10, 5], [3, 14, 2, -1], [-1] * 4, [6, 2, 3, 14]]
     return _difference("indices", index, KNOWN_TOPK) or _difference("slots", slots, known)
 

@@ -9,8 +9,10 @@ from dsv4_kernels import backends, check
 from dsv4_kernels.counters import Phase
 
 
-def topk(logits: Tensor, lengths: Tensor, k: int, *, phase: Phase = "decode") -> Tensor:
-    """int32 [T, k]: per row the columns of the k highest scores below its length, best first, padded with -1.
+def topk(logits: Tensor, lengths: Tensor, k: int, *, by_position: bool = False, phase: Phase = "decode") -> Tensor:
+    """int32 [T, k]: per row the columns of the k highest scores below its length, padded with -1.
+
+    The best first, or with `by_position` ascending, as V4.1's attention reads them.
 
     `logits` float32 [T, n], `lengths` int32 [T]. The lowest index wins a tie, both zeros are equal, and NaN
     ranks as -inf, so an index is always below the row's length. Columns at and past the length are not looked
@@ -20,7 +22,7 @@ def topk(logits: Tensor, lengths: Tensor, k: int, *, phase: Phase = "decode") ->
     check.tensor("lengths", lengths, (torch.int32,), (logits.shape[0],), logits.device)
     check.within("lengths", lengths, 0, logits.shape[1])
     check.integer("k", k, 1)
-    return backends.run("topk", phase, logits.device).topk(logits, lengths, k)
+    return backends.run("topk", phase, logits.device).topk(logits, lengths, k, by_position)
 
 
 def topk_slots(
@@ -31,6 +33,7 @@ def topk_slots(
     *,
     page_slots: int,
     row_to_seq: Tensor | None = None,
+    by_position: bool = False,
     phase: Phase = "decode",
 ) -> tuple[Tensor, Tensor]:
     """`topk` and, int64 [T, k], the pool slots of what it selects (-1 stays -1), in one launch.
@@ -48,4 +51,4 @@ def topk_slots(
         check.tensor("row_to_seq", row_to_seq, (torch.int32,), (rows,), device)
         check.within("row_to_seq", row_to_seq, 0, page_table.shape[0] - 1)
     backend = backends.run("topk_slots", phase, device)
-    return backend.topk_slots(logits, lengths, k, page_table, row_to_seq, page_slots)
+    return backend.topk_slots(logits, lengths, k, page_table, row_to_seq, page_slots, by_position)

@@ -6,6 +6,7 @@ Triton reads when it is imported. On a machine with a GPU: `python -m pytest tes
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 import candidate_gather
 from dsv4_kernels import backends, ops, portable, reference, registry
 from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.implementation import Implementation
 from dsv4_kernels.layout import LAYOUTS
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
@@ -154,7 +156,7 @@ class Scoring:
 
     def run(
         self,
-        backend: backends.Implementation,
+        backend: Implementation,
         table: Tensor,
         ends: Tensor,
         width: int,
@@ -276,7 +278,7 @@ def test_keys_that_are_not_finite_select_no_index_out_of_range() -> None:
     table, ends = torch.zeros(1, 1, dtype=torch.int32, device=DEVICE), ints(64)
     logits = case.run(portable, table, ends, 64, None, None, torch.float32)
     assert int((~torch.isfinite(logits)).sum()) == 1
-    assert sorted(portable.topk(logits, ends, 64)[0].tolist()) == list(range(64))
+    assert sorted(portable.topk(logits, ends, 64, False)[0].tolist()) == list(range(64))
 
 
 @pytest.mark.parametrize("k", [1, 64, 512, 1024, 2048] if COMPILED else [1, 64, 100])
@@ -288,17 +290,18 @@ def test_topk_is_the_same(k: int) -> None:
     logits[7, :300] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40], device=DEVICE).repeat(
         50
     )
-    assert torch.equal(portable.topk(logits, lengths, k), reference.topk(logits, lengths, k))
+    for by_position in (False, True):
+        got, want = (b.topk(logits, lengths, k, by_position) for b in (portable, reference))
+        assert torch.equal(got, want)
 
 
 def test_topk_slots_are_the_same() -> None:
     torch.manual_seed(0)
     logits, lengths = torch.randn(6, 256, device=DEVICE).round(decimals=1), ints(0, 5, 64, 100, 255, 256)
     table, seqs = torch.randint(0, 2**31 - 1, (6, 4), dtype=torch.int32).to(DEVICE), ints(3, 0, 0, 1, 5, 5)
-    for rows in (None, seqs):
-        got = portable.topk_slots(logits, lengths, 40, table, rows, 64)
-        for a, b in zip(got, reference.topk_slots(logits, lengths, 40, table, rows, 64), strict=True):
-            assert torch.equal(a, b)
+    for rows, by_position in itertools.product((None, seqs), (False, True)):
+        got, want = (b.topk_slots(logits, lengths, 40, table, rows, 64, by_position) for b in (portable, reference))
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 def test_candidate_blocks_are_the_same() -> None:

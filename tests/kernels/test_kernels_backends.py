@@ -42,8 +42,8 @@ def selected(requested: str = "auto", allow_fallback: bool = False) -> dict[str,
     return {s.op: s.selected for s in chosen}
 
 
-def off_by_one_topk(logits: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
-    return reference.topk(logits, lengths, k).clamp_min(0)
+def off_by_one_topk(*arguments: Any) -> torch.Tensor:
+    return reference.topk(*arguments).clamp_min(0)
 
 
 def unswizzled_query(*arguments: Any) -> Any:
@@ -72,12 +72,12 @@ def logits_without_relu(call: LogitsCall) -> torch.Tensor:
 
 
 def slots_without_pages(logits: Any, lengths: Any, k: Any, *rest: Any) -> Any:
-    index = reference.topk(logits, lengths, k)
+    index = reference.topk(logits, lengths, k, False)
     return index, index.long()
 
 
 def blocks_without_pin(logits: Any, lengths: Any, count: Any, block: Any) -> Any:
-    return reference.topk(logits.view(3, 4, 2).amax(-1), (lengths + 1) // 2, count).sort(-1).values
+    return reference.topk(logits.view(3, 4, 2).amax(-1), (lengths + 1) // 2, count, False).sort(-1).values
 
 
 def schedule_of_single_chunks(lengths: Any, max_seq_len: Any, ctas: Any, chunk: Any) -> Any:

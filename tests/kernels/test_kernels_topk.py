@@ -22,9 +22,12 @@ def brute(logits: Tensor, lengths: list[int], k: int) -> list[list[int]]:
 
 
 def check(logits: Tensor, lengths: list[int], k: int) -> None:
-    got = ops.topk(logits, torch.tensor(lengths, dtype=torch.int32), k)
+    best, live = brute(logits, lengths, k), torch.tensor(lengths, dtype=torch.int32)
+    got = ops.topk(logits, live, k)
     assert got.dtype == torch.int32
-    assert got.tolist() == brute(logits, lengths, k)
+    assert got.tolist() == best
+    positions = [sorted(i for i in row if i >= 0) for row in best]
+    assert ops.topk(logits, live, k, by_position=True).tolist() == [p + [-1] * (k - len(p)) for p in positions]
 
 
 @pytest.mark.parametrize("k", [1, 64, 512, 1024, 2048])

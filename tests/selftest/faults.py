@@ -120,7 +120,7 @@ def _newest_entries() -> AbstractContextManager[None]:
     """A top-k that takes the newest entries, whatever their scores."""
 
     def changed(original: Any) -> Any:
-        def newest(logits: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
+        def newest(logits: torch.Tensor, lengths: torch.Tensor, k: int, by_position: bool) -> torch.Tensor:
             places = lengths[:, None] - 1 - torch.arange(k, device=lengths.device, dtype=torch.int32)
             return places.clamp(min=-1).to(torch.int32)
 

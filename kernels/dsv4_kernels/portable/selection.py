@@ -158,16 +158,22 @@ def _launch(
     return out, slots
 
 
-def topk(logits: Tensor, lengths: Tensor, k: int) -> Tensor:
+def topk(logits: Tensor, lengths: Tensor, k: int, by_position: bool) -> Tensor:
     """See `ops.topk`."""
-    return _launch(logits, lengths, k, ascending=False)[0]
+    return _launch(logits, lengths, k, by_position)[0]
 
 
 def topk_slots(
-    logits: Tensor, lengths: Tensor, k: int, page_table: Tensor, row_to_seq: Tensor | None, page_slots: int
+    logits: Tensor,
+    lengths: Tensor,
+    k: int,
+    page_table: Tensor,
+    row_to_seq: Tensor | None,
+    page_slots: int,
+    by_position: bool,
 ) -> tuple[Tensor, Tensor]:
     """See `ops.topk_slots`."""
-    return _launch(logits, lengths, k, False, page_table, row_to_seq, page_slots)
+    return _launch(logits, lengths, k, by_position, page_table, row_to_seq, page_slots)
 
 
 def candidate_blocks(logits: Tensor, lengths: Tensor, count: int, block: int) -> Tensor:

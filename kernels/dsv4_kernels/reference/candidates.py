@@ -19,6 +19,4 @@ def candidate_blocks(logits: Tensor, lengths: Tensor, count: int, block: int) ->
     scores = live.view(rows, width, block).amax(-1)
     reach = (lengths + block - 1) // block
     newest = torch.arange(width, device=logits.device) == (reach - 1).unsqueeze(1)
-    chosen = topk(scores.masked_fill_(newest, float("inf")), reach.int(), count)
-    last = torch.iinfo(torch.int32).max
-    return torch.where(chosen < 0, last, chosen).sort(-1).values.masked_fill_((chosen < 0).sort(-1).values, -1)
+    return topk(scores.masked_fill_(newest, float("inf")), reach.int(), count, by_position=True)

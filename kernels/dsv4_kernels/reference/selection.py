@@ -8,7 +8,7 @@ from torch import Tensor
 LOWEST = -(2**31)
 
 
-def topk(logits: Tensor, lengths: Tensor, k: int) -> Tensor:
+def topk(logits: Tensor, lengths: Tensor, k: int, by_position: bool) -> Tensor:
     """See `ops.topk`. One integer key per column (score in the high half, column in the low half) makes ties
     exact.
     """
@@ -22,8 +22,16 @@ def topk(logits: Tensor, lengths: Tensor, k: int) -> Tensor:
     keys = (score.long() << 32) | (0xFFFFFFFF - column)
     best = torch.topk(keys, min(k, width), sorted=True).values
     index = (0xFFFFFFFF - (best & 0xFFFFFFFF)).int()
-    out[:, : best.shape[1]] = index.masked_fill_((best >> 32) == LOWEST, -1)
+    index.masked_fill_((best >> 32) == LOWEST, -1)
+    out[:, : best.shape[1]] = _ascending(index) if by_position else index
     return out
+
+
+def _ascending(index: Tensor) -> Tensor:
+    """Rows sorted, -1 last."""
+    last = torch.iinfo(torch.int32).max
+    positions = index.masked_fill(index < 0, last).sort(-1).values
+    return positions.masked_fill(positions == last, -1)
 
 
 def ordered(x: Tensor) -> Tensor:
@@ -35,10 +43,16 @@ def ordered(x: Tensor) -> Tensor:
 
 
 def topk_slots(
-    logits: Tensor, lengths: Tensor, k: int, page_table: Tensor, row_to_seq: Tensor | None, page_slots: int
+    logits: Tensor,
+    lengths: Tensor,
+    k: int,
+    page_table: Tensor,
+    row_to_seq: Tensor | None,
+    page_slots: int,
+    by_position: bool,
 ) -> tuple[Tensor, Tensor]:
     """See `ops.topk_slots`."""
-    index = topk(logits, lengths, k)
+    index = topk(logits, lengths, k, by_position)
     seq = torch.arange(len(index), device=index.device) if row_to_seq is None else row_to_seq.long()
     safe = index.clamp(min=0).long()
     page = page_table[seq.unsqueeze(1), safe // page_slots].long()
