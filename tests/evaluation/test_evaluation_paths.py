@@ -41,9 +41,10 @@ def test_neither_drafts_nor_tiers_change_an_answer(tmp_path: Path) -> None:
     right = [item.is_right(reply) for item, reply in zip(ITEMS, plain, strict=True)]
     assert sum(right) >= len(ITEMS) - 1, list(zip(ITEMS, plain, strict=True))
 
-    drafted, accepted = answers(replace(PLAIN, speculative="ngram"), "dsv4_accepted_tokens_total")
-    assert drafted == plain
-    assert accepted > 0
+    for source in ("ngram", "dspark"):
+        drafted, accepted = answers(replace(PLAIN, speculative=source), "dsv4_accepted_tokens_total", source=source)
+        assert drafted == plain
+        assert accepted > 0
 
     tiers: dict[str, Any] = {"hicache": True, "disk_dir": tmp_path}
     from_host, hits = answers(
@@ -52,7 +53,7 @@ def test_neither_drafts_nor_tiers_change_an_answer(tmp_path: Path) -> None:
     assert from_host == plain
     assert hits > 0
 
-    both = replace(PLAIN, speculative="ngram", host_bytes=0, **tiers)
+    both = replace(PLAIN, speculative="dspark", host_bytes=0, **tiers)
     from_disk, hits = answers(both, "dsv4_cached_tokens_total", tier="disk")
     assert from_disk == plain
     assert hits >= 2 * 768
