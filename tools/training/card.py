@@ -103,15 +103,25 @@ def card(results: dict[str, Any], template: str) -> str:
         "minutes": f"{results['progress']['seconds'] / 60:.1f}",
         "lookup": "\n".join(lookup_table(results["lookup"])),
         "language": "\n".join(language_table(results["language"])),
-        "alike": "{} of {}".format(*results["keys alike, cpu"]),
         "free": "{} of {}".format(*results["embedded engine, fp4"]),
         "copy": f"{100 * results['turns']['copy']:.0f} %",
         "small_talk": f"{100 * results['turns']['small talk']:.0f} %",
         "samples": "\n\n".join(f"> **{s['user']}**\n>\n> {s['assistant']}" for s in results["samples"]),
     }
+    if "keys alike, cpu" in results:
+        values["alike"] = "{} of {}".format(*results["keys alike, cpu"])
+    if "lookup, keys alike" in results:
+        values["alike_table"] = "\n".join(lookup_table(results["lookup, keys alike"]))
+        values["missing"] = f"{100 * results['missing keys']:.0f} %"
     for name, value in values.items():
         template = template.replace("{{" + name + "}}", value)
     return template
+
+
+def template_of(directory: Path) -> str:
+    """The card's text for the model in a directory."""
+    v41 = json.loads((directory / "config.json").read_text())["model_type"] == "deepseek_v41"
+    return (Path(__file__).parent / ("card_template_v41.md" if v41 else "card_template.md")).read_text()
 
 
 def main() -> None:
@@ -120,8 +130,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path, help="model directory with results.json")
     directory: Path = parser.parse_args().directory
     results = json.loads((directory / "results.json").read_text())
-    template = (Path(__file__).parent / "card_template.md").read_text()
-    (directory / "CARD.md").write_text(card(results, template))
+    (directory / "CARD.md").write_text(card(results, template_of(directory)))
     (directory / "curve.svg").write_text(plot(results["curve"]))
 
 
