@@ -51,6 +51,7 @@ def _token(
     first,
     position,
     stride_projected,
+    oldest,
     tokens,
     D: tl.constexpr,
     RATIO: tl.constexpr,
@@ -67,7 +68,9 @@ def _token(
         # The younger half is of the series for its own entry, the older of that for the next one.
         d += (i // RATIO) * D
     given_at = projected_ptr + (row - back) * stride_projected + d
-    held_at = ring_ptr + (tl.maximum(position - back, 0) % tokens) * (2 * CHANNELS) + d
+    place = oldest + i
+    place = tl.where(place < tokens, place, place - tokens)
+    held_at = ring_ptr + place * (2 * CHANNELS) + d
     value = tl.load(given_at, mask=exists & given, other=0.0)
     value = tl.load(held_at, mask=exists & (given == 0), other=value)
     gate = tl.load(given_at + CHANNELS, mask=exists & given, other=0.0)
@@ -116,12 +119,14 @@ def pool_window(
     """
     STEPS: tl.constexpr = WINDOW // PARTS
     i = tl.arange(0, PARTS)[:, None] * STEPS
-    value, gate = _token(i, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected, tokens,
+    # Its place in the state; of tokens before position 0, which are none, some place.
+    oldest = (position - (WINDOW - 1) + tokens) % tokens
+    value, gate = _token(i, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected, oldest, tokens,
                          D, RATIO, WINDOW, HAS_APE)  # fmt: skip
     top, weight, total = _first(value, gate)
     for step in range(1, STEPS):
-        value, gate = _token(i + step, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected, tokens,
-                             D, RATIO, WINDOW, HAS_APE)  # fmt: skip
+        value, gate = _token(i + step, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected, oldest,
+                             tokens, D, RATIO, WINDOW, HAS_APE)  # fmt: skip
         top, weight, total = _add(value, gate, top, weight, total)
     if PARTS > 1:
         last = tl.max(top, axis=0)[None, :]
