@@ -38,7 +38,7 @@ def tiny_v41_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(params=["v4", "v41"])
+@pytest.fixture(params=["v4", pytest.param("v41", marks=pytest.mark.slow)])
 def each_tiny_dir(request: pytest.FixtureRequest) -> Path:
     """Either generation's tiny model, one after the other."""
     directory: Path = request.getfixturevalue("tiny_dir" if request.param == "v4" else "tiny_v41_dir")
