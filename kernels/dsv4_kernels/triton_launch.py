@@ -60,6 +60,8 @@ def _known(name: str, arguments: Mapping[str, Any], constants: Mapping[str, Any]
 
 
 def _taken(arguments: Mapping[str, Any]) -> bool:
-    """Whether pointers and strides are the multiples of 16 that objects are compiled for."""
-    numbers = {k: v.data_ptr() if isinstance(v, Tensor) else v for k, v in arguments.items()}
-    return all(v % 16 == 0 for k, v in numbers.items() if aligned(k))
+    """Whether pointers and strides are the multiples of 16 that objects are compiled for, and numbers fit 32 bits."""
+    numbers = {k: v for k, v in arguments.items() if isinstance(v, int)}
+    pointers = {k: v.data_ptr() for k, v in arguments.items() if isinstance(v, Tensor)}
+    multiples = all(v % 16 == 0 for k, v in (numbers | pointers).items() if aligned(k))
+    return multiples and all(-(2**31) <= v < 2**31 for v in numbers.values())

@@ -19,6 +19,7 @@ from gfx950_emulator import active
 from gfx950_emulator.machine.options import Order
 
 PAGE_ROWS = 4
+DTYPES = (torch.bfloat16, torch.float32)
 
 
 @pytest.fixture(params=["portable", "gfx950_rows"])
@@ -26,9 +27,10 @@ def backend(request: pytest.FixtureRequest) -> Implementation:
     return backends.load(request.param)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("order", get_args(Order))
-@pytest.mark.parametrize("name", ["v4", "v41", "v41_fp4"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("v4", torch.bfloat16), ("v41", torch.bfloat16), *(("v41_fp4", d) for d in DTYPES)]
+)
 def test_store_and_dequantise(backend: Implementation, name: str, order: Order, dtype: torch.dtype) -> None:
     pool = KVPool.allocate(KV_LAYOUTS[name], PAGE_ROWS, 3)
     given, slots = torch.from_numpy(oracle.hard_rows(4, 9)).to(dtype), np.array([5, 0, 11, 7, -1, 3, 8, 1, 10])

@@ -125,3 +125,14 @@ def test_a_call_that_none_was_compiled_for_is_compiled_and_counted(kernels: Emul
         assert torch.equal(pool.pages, want.pages)
     assert kernels.names == []
     assert counters.snapshot().fallbacks[reason] == before + 2
+
+
+def test_pages_further_apart_than_an_argument_holds_are_compiled_for(kernels: EmulatedKernels) -> None:
+    of = KV_LAYOUTS["v41_fp4"]
+    memory = torch.empty((1 << 31) + of.page_bytes(128), dtype=torch.uint8)
+    pool = KVPool(of, 128, memory.as_strided((2, of.page_bytes(128)), (1 << 31, 1)))
+    with active() as session:
+        backends.load("gfx950_rows").store_kv(pool, torch.full((1, 512), 3.0).bfloat16(), torch.tensor([130]))
+    assert len(session.launches) == 1
+    assert kernels.names == []
+    assert bool((reference.dequantize_kv(pool, torch.tensor([130]), torch.float32) == 3).all())
