@@ -139,17 +139,28 @@ def test_v41_has_no_fp8_choice_and_says_so() -> None:
     assert "FP4 by definition" in report.as_text(planned("v41-flash-tp4"))
 
 
-def test_embedded_regions_are_those_of_its_pools() -> None:
-    from dsv4_serve.engines.embedded.config import load_model_config
+@pytest.mark.parametrize("name", ["tiny", "tiny-v41"])
+def test_embedded_regions_are_those_of_its_pools(name: str) -> None:
+    from dsv4_serve.engines.embedded.config import ModelConfig
+    from dsv4_serve.engines.embedded.families import load_config
     from dsv4_serve.engines.embedded.options import EngineOptions
+    from dsv4_serve.engines.embedded.pools import CachePools
     from dsv4_serve.engines.embedded.v4_pools import V4Pools
+    from dsv4_serve.engines.embedded.v41.config import V41Config
+    from dsv4_serve.engines.embedded.v41.pools import V41Pools
 
-    path = config_path(load_profile("tiny").model)
-    config = load_model_config(path.parent)
-    pools = V4Pools(config, EngineOptions(path.parent, "tiny", max_total_tokens=4096), 4096)
+    profile = load_profile(name)
+    path = config_path(profile.model)
+    _, config = load_config(path.parent)
+    options = EngineOptions(path.parent, "tiny", max_total_tokens=4096)
+    pools: CachePools
+    if isinstance(config, V41Config):
+        pools = V41Pools(config, options, 4096)
+    else:
+        assert isinstance(config, ModelConfig)
+        pools = V4Pools(config, options, 4096)
     real = {region.name: region.bytes for region in pools.regions() if region.name != "main"}
-    tiny = load_profile("tiny")
-    small = tiny.model_copy(update={"engine": tiny.engine.model_copy(update={"max_total_tokens": 4096})})
+    small = profile.model_copy(update={"engine": profile.engine.model_copy(update={"max_total_tokens": 4096})})
     plan = plan_for(small, Machine())
     assert plan.demand.bytes_at(4096) == real
     assert plan.capacity["fp4"] == pools.capacity_tokens == 4096
