@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,20 +16,21 @@ from dsv4_kernels import backends, registry
 from dsv4_kernels.gfx950 import compiled
 from dsv4_serve.kernel_report.emulated import EmulatedKernels
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 PRODUCT_PYTHON = ROOT / ".venv" / "bin" / "python"
 
 
-def build(directory: Path) -> Path:
-    """`directory` with the code objects that SGLang's launches need: 64 and 32 heads, pages without gaps, `fast`.
+def build(directory: Path, names: Sequence[str] | None = None) -> Path:
+    """`directory` with the code objects of `names`, or those that SGLang's launches need: 64 and 32 heads, `fast`.
 
     Two seconds each the first time, which Triton's cache keeps.
     """
     path = os.pathsep.join(str(ROOT / source) for source in ("kernels", "serve"))
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": path}
     script = Path(__file__).with_name("build_kernels.py")
-    shipped = registry.variants("gfx950")
-    names = [v.name for v in shipped if v.heads in (32, 64) and v.fast and not v.float_weights]
+    if names is None:
+        shipped = registry.variants("gfx950")
+        names = [v.name for v in shipped if v.heads in (32, 64) and v.fast and not v.float_weights]
     command = [str(PRODUCT_PYTHON), str(script), str(directory), *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

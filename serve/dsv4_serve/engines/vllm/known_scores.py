@@ -19,7 +19,8 @@ def mismatch(functions: Any, shape: Shape, launcher: Any) -> str:
     sign = torch.where(slots % 2 == 0, 0x22, 0xAA).to(torch.uint8)
     stored[of.payload_offsets(slots, cache.stride(0)) + GAP] = sign[:, None].expand(-1, 64)
     stored[of.scale_offsets(slots, cache.stride(0)) + GAP] = (127 + slots % 3).to(torch.uint8)[:, None].expand(-1, 4)
-    return _score_contexts(functions, shape, cache) or _score_candidates(functions, shape, cache)
+    wrong = _score_contexts(functions, shape, cache)
+    return _score_candidates(functions, shape, cache) if shape.candidates and not wrong else wrong
 
 
 def _weighted(shape: Shape) -> tuple[Tensor, Tensor, float]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dsv4_kernels.layout import HEAD_DIM, Layout
-from dsv4_serve.engines.vllm import tensors
+from dsv4_serve.engines.vllm import routes, tensors
 
 GAP = 256
 """Bytes between two pages, and before the first: an index lies in a block that other layers share."""
@@ -23,6 +23,11 @@ class Shape:
     heads: int
     entries: int
     device: torch.device
+
+    @property
+    def candidates(self) -> bool:
+        """Whether layers of this shape score candidate blocks: kernels for that exist for no other."""
+        return self.heads == routes.CANDIDATE_HEADS
 
     def order(self, launcher: Any) -> tuple[int, int, int]:
         """Keys of a run, bytes of a chunk, lanes of scales, as vLLM derives them."""

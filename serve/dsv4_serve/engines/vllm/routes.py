@@ -111,18 +111,19 @@ def text() -> str:
 
 def _activate(device: torch.device) -> None:
     """Our own operations behind ours, of those that read and write 68-byte records: AITER's do neither."""
-    from dsv4_kernels import backends
+    from dsv4_kernels import backends, registry
     from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 
-    requested = _requested()
+    requested, shapes = _requested(), _shapes()
     ours = requested if requested in ("gfx950", "portable") else "auto"
-    directory = os.environ.get(KERNELS_DIR)
+    # Shapes of no published model are not compiled ahead of time.
+    directory = os.environ.get(KERNELS_DIR) if set(shapes) <= set(registry.LOGITS_SHAPES) else None
     try:
         backends.activate(
             device,
             ours,
             allow_fallback=os.environ.get(index_gates.ALLOW_FALLBACK, "0") == "1",
-            shapes=_shapes(),
+            shapes=shapes,
             compiled_kernels=Path(directory) if directory else None,
             without=("aiter",),
         )
