@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import cast
 
 import torch
 
 from dsv4_kernels import backends
-from dsv4_kernels.implementation import Implementation
 from dsv4_serve.engines.embedded.config import PAGE_TOKENS
 from dsv4_serve.selftest.outcome import NotRun, ProbeFailed
 from dsv4_serve.selftest.plain_backend import PlainBackend
@@ -34,8 +32,7 @@ async def index_readback(subject: Subject) -> str:
     options = replace(subject.engine.options, max_total_tokens=POOL_TOKENS, kv_bytes=None, max_running_requests=1)
     plain = PlainBackend()
     async with started(replace(options, hicache=False, host_bytes=None, disk_dir=None), subject.trained) as twin:
-        # Implements the rest by delegation, which no checker follows.
-        with backends.stand_in(cast(Implementation, plain)):
+        with backends.stand_in(plain):
             of = await _page_of(twin, prompt)
         page, keys = await _page_of(subject, prompt), 0
         for layer, pool in pools.index.items():

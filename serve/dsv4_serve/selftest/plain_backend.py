@@ -6,8 +6,6 @@ that serves shows as a difference.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -22,12 +20,16 @@ from dsv4_serve.selftest.plain_index import PlainIndex
 class PlainBackend(PlainIndex):
     """The index, main KV rows, and the reference's operations for all that stores nothing. See `dsv4_kernels.ops`."""
 
+    # These store nothing.
+    compress_tokens = staticmethod(reference.compress_tokens)
+    router_partials = staticmethod(reference.router_partials)
+    router_gate = staticmethod(reference.router_gate)
+    decode_schedule = staticmethod(reference.decode_schedule)
+    prefill_schedule = staticmethod(reference.prefill_schedule)
+
     def __init__(self) -> None:
         super().__init__()
         self._rows: dict[int, Tensor] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(reference, name)
 
     def store_kv(self, pool: KVPool, rows: Tensor, slots: Tensor) -> None:
         kept = slots >= 0
