@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsv4_kernels import aot, registry
+from dsv4_kernels import aot
 from gfx950_emulator import load
 from gfx950_emulator.__main__ import main
 from gfx950_emulator.checks.wait_states import violations
@@ -23,6 +23,11 @@ CHOSEN = frozenset(
         "paged_logits_h64_r2_shared_windowed_fast",
         "paged_logits_h32_r4_page8_shared_fast",
         "paged_logits_h128_r1_fast",
+        "store_kv_v41_fp4_p256",
+        "norm_rope_store_kv_v41_p256_query",
+        "dequantize_kv_v4_p64",
+        "router_partials",
+        "router_gate_e384_k8",
     )
 )
 
@@ -31,7 +36,7 @@ CHOSEN = frozenset(
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the chosen code objects."""
     directory = tmp_path_factory.mktemp("shipped")
-    chosen = [variant for variant in registry.VARIANTS if variant.name in CHOSEN]
+    chosen = [variant for variant in aot.everything() if variant.name in CHOSEN]
     assert len(chosen) == len(CHOSEN)
     aot.build(directory, variants=chosen)
     return directory

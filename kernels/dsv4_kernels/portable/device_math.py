@@ -161,14 +161,6 @@ def to_bfloat16(x):
 
 
 @triton.jit
-def round_bfloat16(x):
-    """float32 rounded to bfloat16, by integers; every NaN is the positive one."""
-    bits = x.to(tl.int32, bitcast=True)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
-    return tl.where(x != x, 0x7FC00000, rounded).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def rope_angles(cos_ptr, sin_ptr, position, stride, live):
     """cos and sin [R, 64] for all 64 pairs at int64 `position` [R]; the first 32 pairs do not turn."""
     pair = tl.arange(0, 64)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dsv4_kernels.layout import HEAD_DIM
 from dsv4_kernels.pool import IndexPool
-from dsv4_kernels.portable import device_math
+from dsv4_kernels.portable import device_math, kv_math
 from dsv4_kernels.portable.addresses import (
     convention_constants,
     layout_constants,
@@ -63,11 +63,11 @@ def put_keys(
     d = tl.arange(0, 128)
     x = device_math.rms_norm(x, tl.load(weight_ptr + d).to(tl.float32), eps, R)
     if FAKE_FLOOR > 0:
-        x = device_math.round_bfloat16(x)
+        x = kv_math.round_bfloat16(x, 0)
     cos, sin = device_math.rope_angles(cos_ptr, sin_ptr, position, stride_angle, live)
     x = device_math.rope(x, cos, sin, R)
     if FAKE_FLOOR > 0:
-        x = device_math.round_bfloat16(x)
+        x = kv_math.round_bfloat16(x, 0)
     if HADAMARD:
         x = device_math.hadamard(x, R)
     code, byte = device_math.quantize(

@@ -35,13 +35,6 @@ def inverse_rms(even, odd, eps, R: tl.constexpr):
 
 
 @triton.jit
-def rms_norm_512(x, weight, eps, R: tl.constexpr):
-    """[R, 512] times 1 / rms times weight."""
-    even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
-    return (x * inverse_rms(even, odd, eps, R)[:, None]) * weight[None, :]
-
-
-@triton.jit
 def bfloat16_bits(x, NATIVE: tl.constexpr):
     """int32 whose low half are the bits of the bfloat16 nearest to float32 `x`; every NaN is 0x7FC0."""
     bits = x.to(tl.int32, bitcast=True)
@@ -89,18 +82,3 @@ def store_rounded(base, at, x, live, NATIVE: tl.constexpr):
         tl.store(base.to(tl.pointer_type(tl.int16)) + at, bfloat16_bits(x, NATIVE).to(tl.int16), mask=live)
     else:
         tl.store(base + at, x.to(base.dtype.element_ty), mask=live)
-
-
-@triton.jit
-def turn_rows(x, cos_ptr, sin_ptr, position, limit, stride_angle, live, R: tl.constexpr, NATIVE: tl.constexpr):
-    """[R, 512] with its last 32 pairs turned and rounded to bfloat16."""
-    pair = tl.arange(0, 256)
-    held = tl.minimum(tl.maximum(position, 0), limit - 1)
-    at = (held * stride_angle)[:, None] + (pair - 224)[None, :]
-    turning = live[:, None] & (pair[None, :] >= 224)
-    cos = tl.load(cos_ptr + at, mask=turning, other=1.0).to(tl.float32)
-    sin = tl.load(sin_ptr + at, mask=turning, other=0.0).to(tl.float32)
-    even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
-    turned = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (R, 512))
-    # A value that stays is passed through, because x - y * 0 would lose the sign of a zero and spread a NaN.
-    return tl.where(tl.arange(0, 512)[None, :] >= 448, round_bfloat16(turned, NATIVE), x)

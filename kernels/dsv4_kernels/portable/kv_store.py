@@ -22,8 +22,7 @@ Machine = Literal["any", "sm89", "gfx950"]
 
 NATIVE: dict[Machine, int] = {"any": 0, "sm89": kv_math.SM89.value, "gfx950": kv_math.GFX950.value}
 
-STORE_ROWS, STORE_WARPS = 2, 1
-STORE_SHAPES: dict[Code, tuple[int, int]] = {"e4m3": (STORE_ROWS, STORE_WARPS), "e2m1": (4, 2)}
+STORE_SHAPES: dict[Code, tuple[int, int]] = {"e4m3": (2, 1), "e2m1": (4, 2)}
 """Rows and warps of a program of the store, the fastest of those tried on an H200."""
 
 
@@ -113,27 +112,6 @@ def put_plain(
     # Before them stand 448 codes of a byte; a pair of them has four bytes.
     _put_words(data + 448 - 896, words, live[:, None] & (pair >= 224), pair, ALIGNED)
     tl.store(scales + 7, tl.zeros_like(live).to(tl.uint8), mask=live)
-
-
-@triton.jit
-def put(
-    x,
-    slot,
-    live,
-    pages_ptr,
-    page_stride,
-    R: tl.constexpr,
-    OF: tl.constexpr,
-    PAGE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    NATIVE: tl.constexpr,
-):
-    """Quantise float32 rows [R, 512] of bfloat16 values and store those that live at int64 `slot` [R]."""
-    data, scales = row_places(pages_ptr, page_stride, slot, OF, PAGE)
-    even, odd = tl.split(tl.reshape(x, (R, 256, 2)))
-    put_coded(even, odd, data, scales, live, 0, R, 256, OF.coded // 2, OF, ALIGNED, True, NATIVE)
-    if OF.plain_rope:
-        put_plain(even, odd, data, scales, live, 0, 256, ALIGNED, NATIVE)
 
 
 @triton.jit

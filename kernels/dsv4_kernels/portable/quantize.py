@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dsv4_kernels.layout import GROUPS, HEAD_DIM
 from dsv4_kernels.pool import IndexSpec, Query
-from dsv4_kernels.portable import device_math
+from dsv4_kernels.portable import device_math, kv_math
 from dsv4_kernels.portable.addresses import convention_constants, require_fp4
 
 
@@ -58,7 +58,7 @@ def _query_kernel(
         cos, sin = device_math.rope_angles(cos_ptr, sin_ptr, position, stride_angle, lane >= 0)
         x = device_math.rope(x, cos, sin, 16)
         if FAKE_FLOOR > 0:
-            x = device_math.round_bfloat16(x)
+            x = kv_math.round_bfloat16(x, 0)
         if HADAMARD:
             x = device_math.hadamard(x, 16)
         code, byte = device_math.quantize(
