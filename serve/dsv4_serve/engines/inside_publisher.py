@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from dsv4_serve.engines import inside_work
 from dsv4_serve.engines.inside_families import Families
 
+SECONDS = 1.0
 SCORING = frozenset({"paged_logits", "rowgroup_logits"})
 
 
@@ -40,3 +47,27 @@ class IndexPublisher:
                 self._families.gauge("dsv4_indexer_path", 0, phase=phase, op=before[0], backend=before[1])
             self._path[phase] = op, backend
             self._families.gauge("dsv4_indexer_path", 1, phase=phase, op=op, backend=backend)
+
+
+def format_labels(described: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
+    """The labels of dsv4_index_format, one set for each format of what `dsv4_kernels.fingerprint` describes."""
+    found = {(str(d["layout"]), str(d["format"]), str(d["convention"]["name"])) for d in described}
+    return [{"layout": layout, "format": kind, "convention": rule} for layout, kind, rule in sorted(found)]
+
+
+def publish_every_second(publish: Callable[[], None], log: logging.Logger) -> None:
+    """Once now, whose errors are the caller's, then in a thread that ends with the process."""
+    publish()
+    threading.Thread(target=_run, args=(publish, log), name="dsv4-metrics", daemon=True).start()
+
+
+def _run(publish: Callable[[], None], log: logging.Logger) -> None:
+    told: set[str] = set()
+    while True:
+        time.sleep(SECONDS)
+        try:
+            publish()
+        except Exception as error:  # the engine must not die of its metrics; each reason is told once
+            if repr(error) not in told:
+                told.add(repr(error))
+                log.exception("metrics of the index path are not up to date")

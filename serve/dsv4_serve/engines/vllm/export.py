@@ -11,8 +11,6 @@ import logging
 import os
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,10 @@ from weakref import WeakSet
 
 from dsv4_serve.engines.hooks import Function, Hook
 from dsv4_serve.engines.inside_families import Families
-from dsv4_serve.engines.inside_publisher import IndexPublisher
+from dsv4_serve.engines.inside_publisher import IndexPublisher, format_labels, publish_every_second
 
 DIRECTORY = "DSV4_EXPORT_DIR"
 """Set by the first process of the engine that loads the plugin, inherited by those that it starts."""
-SECONDS = 1.0
 SUFFIX = ".prom"
 
 log = logging.getLogger(__name__)
@@ -98,8 +95,7 @@ def exporter_of(worker: Any) -> Exporter | None:
     described = index_format.describe(worker.vllm_config)
     if not described:
         return None
-    told = {(str(d["layout"]), str(d["format"]), str(dict(d["convention"])["name"])) for d in described}  # type: ignore[call-overload]
-    formats = [{"layout": layout, "format": kind, "convention": rule} for layout, kind, rule in sorted(told)]
+    formats = format_labels(described)
     return Exporter(ranks(worker.parallel_config, worker.rank), Path(os.environ[DIRECTORY]), formats)
 
 
@@ -112,18 +108,6 @@ def ranks(parallel: Any, rank: int) -> dict[str, str]:
     }
 
 
-def _run(exporter: Exporter) -> None:
-    told: set[str] = set()
-    while True:
-        try:
-            exporter.publish()
-        except Exception as error:  # the engine must not die of its metrics; each reason is told once
-            if repr(error) not in told:
-                told.add(repr(error))
-                log.exception("metrics of the index path are not up to date")
-        time.sleep(SECONDS)
-
-
 def _exporting(load_model: Function) -> Function:
     """`Worker.load_model`: what serves the index is decided when it returns."""
 
@@ -131,8 +115,7 @@ def _exporting(load_model: Function) -> Function:
         result = load_model(worker, *args, **kwargs)
         exporter = exporter_of(worker)
         if exporter is not None:
-            exporter.publish()
-            threading.Thread(target=_run, args=(exporter,), name="dsv4-metrics", daemon=True).start()
+            publish_every_second(exporter.publish, log)
         return result
 
     return loaded

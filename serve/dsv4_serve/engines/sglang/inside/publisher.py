@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from dsv4_serve.engines.hooks import Function, Hook
 from dsv4_serve.engines.inside_families import COMPILES, Families
-from dsv4_serve.engines.inside_publisher import IndexPublisher
+from dsv4_serve.engines.inside_publisher import IndexPublisher, format_labels, publish_every_second
 from dsv4_serve.engines.sglang.inside import captures, health, recall_hooks, scoring, work
 from dsv4_serve.engines.sglang.inside.regions import Region, device_regions, host_regions
 
-SECONDS = 1.0
 COUNTED_BY_SGLANG = frozenset({"main", "window"})
 """Regions whose tokens SGLang exports itself, with what of them is used."""
 
@@ -85,21 +82,7 @@ def formats(pool: Any) -> list[dict[str, str]]:
     """The labels of dsv4_index_format, one set for each format that the index pools have."""
     from dsv4_serve.engines.sglang import index_format
 
-    described = index_format.describe(pool).values()
-    found = {(str(d["layout"]), str(d["format"]), str(d["convention"]["name"])) for d in described}
-    return [{"layout": layout, "format": kind, "convention": rule} for layout, kind, rule in sorted(found)]
-
-
-def _run(publisher: Publisher) -> None:
-    told: set[str] = set()
-    while True:
-        try:
-            publisher.publish()
-        except Exception as error:  # the engine must not die of its metrics; each reason is told once
-            if repr(error) not in told:
-                told.add(repr(error))
-                log.exception("metrics of the index path are not up to date")
-        time.sleep(SECONDS)
+    return format_labels(index_format.describe(pool).values())
 
 
 def _publishing(init: Function) -> Function:
@@ -108,8 +91,7 @@ def _publishing(init: Function) -> Function:
         init(scheduler, *args, **kwargs)
         publisher = publisher_of(scheduler)
         if publisher is not None:
-            publisher.publish()
-            threading.Thread(target=_run, args=(publisher,), name="dsv4-metrics", daemon=True).start()
+            publish_every_second(publisher.publish, log)
 
     return started
 
