@@ -164,6 +164,8 @@ def _run_lm_eval(
 
     from dsv4_serve.evaluation import lm_eval_run
 
+    if task.include is not None and not task.include.is_dir():
+        raise UsageError(f"--lm-eval-tasks {task.include}: accepted is a folder of lm-eval's task files")
     key = os.environ.get(API_KEY)
     lm_eval_run.find_program(program)
     model = lm_eval_run.served_model(endpoint, served_model, key)

@@ -77,5 +77,5 @@ def test_v41_s_logits_do_not_depend_on_pages_of_8_nor_on_row_groups() -> None:
         )
         for page8, rowgroup in ((False, False), (True, False), (False, True), (True, True))
     ]
-    assert found[0].argmax(-1).unique().numel() > 10
+    assert len(set(found[0].argmax(-1).tolist())) > 10
     assert all(torch.equal(other, found[0]) for other in found[1:])

@@ -81,6 +81,11 @@ def test_without_lm_eval_the_way_to_it_is_said() -> None:
         invoke("--lm-eval-program", "no-such-lm-eval")
 
 
+def test_a_folder_of_tasks_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="accepted is a folder of lm-eval's task files"):
+        invoke("--lm-eval-tasks", str(tmp_path / "nothing"))
+
+
 def test_run_needs_lm_eval() -> None:
     with pytest.raises(UsageError, match="--run: accepted with --lm-eval"):
         CliRunner().invoke(app, ["eval", "--run"], standalone_mode=False, catch_exceptions=False)
