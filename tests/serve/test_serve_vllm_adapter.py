@@ -111,6 +111,17 @@ def test_metrics_in_our_names() -> None:
     assert found["dsv4_time_to_first_token_seconds_sum"] == 1.5
 
 
+def test_the_hits_that_vllm_counts_twice_are_counted_once() -> None:
+    hits = {"prefix_cache_queries": 5000, "prefix_cache_hits": 3000, "external_prefix_cache_hits": 434}
+    lines = [
+        f'# TYPE vllm:{n}_total counter\nvllm:{n}_total{{engine="0",model_name="m"}} {v}.0' for n, v in hits.items()
+    ]
+    found = values(METRICS + "\n".join(lines) + "\n")
+    assert found == values(METRICS)
+    cached = sum(value for name, value in found.items() if name.startswith("dsv4_cached_tokens_total"))
+    assert cached == hits["prefix_cache_hits"] + hits["external_prefix_cache_hits"]
+
+
 def test_engines_of_data_parallelism_add_up() -> None:
     twice = []
     for line in METRICS.splitlines():

@@ -10,6 +10,7 @@ from dsv4_serve.engines.metric_rules import Families, Rule, family_of, parse, to
 MAIN = {"region": "main", "tier": "gpu"}
 HOST = {"region": "main", "tier": "host"}
 CACHED = "vllm:prompt_tokens_cached_by_source_total"
+# It adds up to vllm:prefix_cache_hits and vllm:external_prefix_cache_hits, which name no tier: these are left out.
 # `disk` is also what comes from beyond this machine, as with SGLang's storage.
 TIERS = {"device": "gpu", "host": "host", "disk": "disk", "p2p": "disk", "external_unspecified": "disk"}
 
