@@ -38,8 +38,8 @@ AT_MAIN = ("", tuple(sorted(MAIN.items())))
 
 
 def translate(text: str) -> list[Metric]:
-    """The families that `RULES` make of vLLM's exposition, capacity and use by its cache configuration, and those that our
-    plugin exports from its workers.
+    """The families that `RULES` make of vLLM's exposition, with capacity and use by its cache configuration, and those
+    that our plugin exports from its workers.
     """
     sources = parse(text)
     found = totals(sources, RULES, REPLICA)
