@@ -68,7 +68,7 @@ def prepare_kernels(environ: Mapping[str, str], tell: Tell) -> None:
 def require_preflight(
     plan: Plan, environ: Mapping[str, str], machine: Machine, tell: Tell, proof: Path = PATCH_PROOF
 ) -> Plan:
-    """What `dsv4 serve` asks on gfx950 before it loads anything, and the plan that serves. PreflightError tells why not.
+    """What `dsv4 serve` asks on gfx950 before it loads anything; the plan that serves. PreflightError tells why not.
 
     That plan has FP8 keys where an FP4 index cannot be and --allow-fallback permits it, which is its last warning.
     """
