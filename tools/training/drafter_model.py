@@ -63,10 +63,10 @@ class DraftStage(Layer):
 
     def draft(self, streams: Tensor, ids: Tensor, context: Tensor, blocks: Blocks) -> Tensor:
         """Streams [blocks, size, 4, hidden] in and out; context [blocks, 128, hidden]."""
-        pre, post, comb = self._mix("attn", streams)
-        streams = expand(streams, self._attend(self.attn_norm(collapse(streams, pre)), context, blocks), post, comb)
-        pre, post, comb = self._mix("ffn", streams)
-        out, _ = self.ffn(self.ffn_norm(collapse(streams, pre)), ids)
+        pre, post, comb = self.mix("attn", streams)
+        streams = expand(streams, self._attend(self.read("attn", streams, pre), context, blocks), post, comb)
+        pre, post, comb = self.mix("ffn", streams)
+        out, _ = self.ffn(self.read("ffn", streams, pre), ids)
         return expand(streams, out, post, comb)
 
     def _attend(self, x: Tensor, context: Tensor, blocks: Blocks) -> Tensor:

@@ -124,35 +124,47 @@ def expand(streams: Tensor, output: Tensor, post: Tensor, comb: Tensor) -> Tenso
     return post[..., None] * output.float()[:, :, None] + kept
 
 
-class Layer(nn.Module):
-    """Attention and MoE, each between a collapse and an expand of the residual streams."""
+class HyperConnected(nn.Module):
+    """What a layer of either model has besides attention and MoE: a norm and hyper-connections for each."""
 
-    def __init__(self, config: ModelConfig, index: int) -> None:
+    def __init__(self, config: CommonConfig) -> None:
         super().__init__()
         self.config = config
         n, hidden = config.hc_mult, config.hidden_size
-        self.attn = Attention(config, config.compress_ratios[index])
-        self.ffn = MoE(config, hashed=index < config.num_hash_layers)
-        self.attn_norm = RMSNorm(hidden, config.rms_norm_eps)
-        self.ffn_norm = RMSNorm(hidden, config.rms_norm_eps)
         for part in ("attn", "ffn"):
+            self.add_module(f"{part}_norm", RMSNorm(hidden, config.rms_norm_eps))
             self.register_parameter(f"hc_{part}_fn", nn.Parameter(torch.empty((2 + n) * n, n * hidden)))
             self.register_parameter(f"hc_{part}_base", nn.Parameter(torch.zeros((2 + n) * n)))
             self.register_parameter(f"hc_{part}_scale", nn.Parameter(torch.ones(3)))
 
-    def _mix(self, part: str, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def mix(self, part: str, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`mix_weights` of one sublayer."""
         fn, base, scale = (self.get_parameter(f"hc_{part}_{name}") for name in ("fn", "base", "scale"))
         with torch.autocast(streams.device.type, enabled=False):
             return mix_weights(streams, fn, base, scale, self.config)
 
+    def read(self, part: str, streams: Tensor, pre: Tensor) -> Tensor:
+        """A sublayer's input: the streams collapsed by `pre`, normed."""
+        normed: Tensor = self.get_submodule(f"{part}_norm")(collapse(streams, pre))
+        return normed
+
+
+class Layer(HyperConnected):
+    """Attention and MoE, each between a collapse and an expand of the residual streams."""
+
+    def __init__(self, config: ModelConfig, index: int) -> None:
+        super().__init__(config)
+        self.attn = Attention(config, config.compress_ratios[index])
+        self.ffn = MoE(config, hashed=index < config.num_hash_layers)
+
     def forward(
         self, streams: Tensor, ids: Tensor, rope: RopeTable, mode: IndexMode, probes: Tensor | None
     ) -> tuple[Tensor, IndexProbe | None, Tensor | None]:
-        pre, post, comb = self._mix("attn", streams)
-        out, probe = self.attn(self.attn_norm(collapse(streams, pre)), rope, mode, probes)
+        pre, post, comb = self.mix("attn", streams)
+        out, probe = self.attn(self.read("attn", streams, pre), rope, mode, probes)
         streams = expand(streams, out, post, comb)
-        pre, post, comb = self._mix("ffn", streams)
-        out, load = self.ffn(self.ffn_norm(collapse(streams, pre)), ids)
+        pre, post, comb = self.mix("ffn", streams)
+        out, load = self.ffn(self.read("ffn", streams, pre), ids)
         return expand(streams, out, post, comb), probe, load
 
 

@@ -6,7 +6,7 @@ Each sublayer's hyper-connection weights say how the NEXT one reads the residual
 import torch
 import torch.nn.functional as F
 from tools.training.layers import RMSNorm
-from tools.training.model import ModelOutput, MoE, collapse, expand, initialise, mix_weights
+from tools.training.model import HyperConnected, ModelOutput, MoE, collapse, expand, initialise
 from tools.training.rope import RopeTable
 from tools.training.selection import IndexMode, take
 from tools.training.v41.attention import Attention, Published, Reading
@@ -17,29 +17,16 @@ from torch import Tensor, nn
 from dsv4_serve.engines.embedded.v41.config import V41Config
 
 
-class Layer(nn.Module):
-    """Attention and MoE, each between a collapse and an expand of the residual streams."""
+class Layer(HyperConnected):
+    """Attention and MoE, each between a collapse and an expand of the residual streams; an engram before both."""
 
     def __init__(self, config: V41Config, number: int) -> None:
-        super().__init__()
-        self.config = config
-        n, hidden = config.hc_mult, config.hidden_size
+        super().__init__(config)
         self.attn = Attention(config, number)
         self.ffn = MoE(config, hashed=False)
-        self.attn_norm = RMSNorm(hidden, config.rms_norm_eps)
-        self.ffn_norm = RMSNorm(hidden, config.rms_norm_eps)
         self.engram: Engram | None = None
         if number in config.engram_layer_ids:
             self.engram = Engram(config, config.engram_num_embeddings[config.engram_layer_ids.index(number)])
-        for part in ("attn", "ffn"):
-            self.register_parameter(f"hc_{part}_fn", nn.Parameter(torch.empty((2 + n) * n, n * hidden)))
-            self.register_parameter(f"hc_{part}_base", nn.Parameter(torch.zeros((2 + n) * n)))
-            self.register_parameter(f"hc_{part}_scale", nn.Parameter(torch.ones(3)))
-
-    def _mix(self, part: str, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        fn, base, scale = (self.get_parameter(f"hc_{part}_{name}") for name in ("fn", "base", "scale"))
-        with torch.autocast(streams.device.type, enabled=False):
-            return mix_weights(streams, fn, base, scale, self.config)
 
     def forward(
         self,
@@ -53,11 +40,11 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, Tensor, Published | None, Reading, Tensor | None]:
         """Streams [batch, length, n, hidden] and how to read them, before and after; besides, what attention gives and
         the load of the router."""
-        next_pre, post, comb = self._mix("attn", streams)
-        out, shared, reading = self.attn(self.attn_norm(collapse(streams, pre)), rope, shared, mode, probes)
+        next_pre, post, comb = self.mix("attn", streams)
+        out, shared, reading = self.attn(self.read("attn", streams, pre), rope, shared, mode, probes)
         streams = expand(streams, out, post, comb)
-        pre, post, comb = self._mix("ffn", streams)
-        out, load = self.ffn(self.ffn_norm(collapse(streams, next_pre)), ids)
+        pre, post, comb = self.mix("ffn", streams)
+        out, load = self.ffn(self.read("ffn", streams, next_pre), ids)
         return expand(streams, out, post, comb), pre, shared, reading, load
 
 
