@@ -23,6 +23,11 @@ def answer(launcher: Launcher) -> str:
     return str(found.json()["choices"][0]["text"])
 
 
+def wait_for_another(launcher: Launcher, than: int, what: str) -> None:
+    """Until another engine than process `than` is ready: a killed one may be taken for ready until it is buried."""
+    wait_until(lambda: launcher.engine_pid() != than and launcher.ready(), what)
+
+
 def test_it_comes_back_from_a_kill_a_stop_and_lost_weights_with_the_same_answers(
     tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -33,17 +38,19 @@ def test_it_comes_back_from_a_kill_a_stop_and_lost_weights_with_the_same_answers
     with Launcher(model, options, command=COMMAND) as launcher:
         cold = answer(launcher)
         stream = Stream(launcher, 2000)
-        os.kill(launcher.engine_pid(), signal.SIGKILL)
+        killed = launcher.engine_pid()
+        os.kill(killed, signal.SIGKILL)
         stream.join()
         assert '"code": "engine_lost"' in stream.text
-        wait_until(launcher.ready, "back from the kill")
+        wait_for_another(launcher, killed, "back from the kill")
         assert answer(launcher) == cold
 
         stream = Stream(launcher, 2000)
-        os.kill(launcher.engine_pid(), signal.SIGSTOP)
+        stopped = launcher.engine_pid()
+        os.kill(stopped, signal.SIGSTOP)
         stream.join()
         assert "the engine hangs" in stream.text
-        wait_until(launcher.ready, "back from the stop")
+        wait_for_another(launcher, stopped, "back from the stop")
         assert answer(launcher) == cold
 
         weights = next(model.glob("*.safetensors"))

@@ -55,16 +55,17 @@ class Crowd:
         leave_after = self._dice.uniform(0, 1.5) if cancels else self._patience
         try:
             async with asyncio.timeout(leave_after), session.post(self._url, json=body | {"stream": stream}) as answer:
-                if answer.status in REFUSED:
-                    await answer.read()
-                    await asyncio.sleep(min(float(answer.headers["retry-after"]), LONGEST_PAUSE))
-                    return False
-                self._judge(prompt, answer.status, await answer.read(), stream)
+                payload = await answer.read()
         except TimeoutError:
             if not cancels:
                 raise
             self.ledger.note("cancelled")
-        return True
+            return True
+        if answer.status not in REFUSED:
+            self._judge(prompt, answer.status, payload, stream)
+        # An engine that has just died accepts and breaks off until it is buried: nobody storms it meanwhile either.
+        await asyncio.sleep(min(float(answer.headers.get("retry-after", 0)), LONGEST_PAUSE))
+        return answer.status not in REFUSED
 
     def _judge(self, prompt: Prompt, status: int, payload: bytes, stream: bool) -> None:
         events = _events(payload) if stream and status == 200 else [json.loads(payload)]
