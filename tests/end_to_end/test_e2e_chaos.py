@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from tools.chaos.leaks import Held, leaks
 from tools.chaos.ledger import Ledger
-from tools.chaos.run import FLIPS, Load, chaos
+from tools.chaos.run import FLIPS, REPOSITORY, Load, chaos
 
 pytestmark = pytest.mark.slow
 EVERY_FAULT = {"kill": 1, "pause": 1, "hang": 1, "corrupt": 1, "truncate": 1}
@@ -35,3 +38,11 @@ def test_a_wrong_answer_a_loss_and_a_leak_are_found() -> None:
         "engine_descriptors: 10 more than before, allowed 4",
         f"launcher_bytes: {56 << 20} more than before, allowed {24 << 20}",
     ]
+
+
+@pytest.mark.parametrize("command", ["run", "soak"])
+def test_the_documented_commands_start(command: str) -> None:
+    words = [sys.executable, "-m", f"tools.chaos.{command}", "--help"]
+    found = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert f"python -m tools.chaos.{command}" in found.stdout

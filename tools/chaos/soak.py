@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools.chaos import run  # first: it makes the tests' launcher importable
 from tools.chaos.clients import Crowd
 from tools.chaos.leaks import resident
 from tools.chaos.prompts import prompts
-from tools.chaos.run import CONTEXT, PROMPTS, write_profile
 
 from dsv4_serve.engines.embedded.tiny import write_tiny_model
 from serve.harness import COMMAND, MODEL, Launcher
@@ -32,8 +32,8 @@ def soak(requests: int, at_once: int, seed: int = 7) -> list[int]:
     with tempfile.TemporaryDirectory() as work:
         model = Path(work) / MODEL
         write_tiny_model(model)
-        options = ["--profile", str(write_profile(Path(work)))]
-        known = prompts(model, CONTEXT, PROMPTS, seed)
+        options = ["--profile", str(run.write_profile(Path(work)))]
+        known = prompts(model, run.CONTEXT, run.PROMPTS, seed)
         with Launcher(model, options, command=COMMAND) as launcher:
             crowd = Crowd(launcher.url, known, MODEL, at_once, seed, PATIENCE)
             found = [resident(launcher.engine_pid())]
