@@ -44,6 +44,17 @@ def test_partials_of_a_row_are_the_same_in_any_batch() -> None:
     router_cases.check_batches(partials, 600, 20, [1, 2, 15, 17, 33, 100, 255])
 
 
+@pytest.mark.parametrize("start", [0, 1, 8])
+def test_rows_far_apart_and_odd_starts_give_the_same_bits(start: int) -> None:
+    x, weight = router_cases.inputs(256, 640, 20)
+    wide = torch.full((2, 256, 653), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    views = [wide[i, :n, start : start + 640] for i, n in enumerate((256, 20))]
+    for view, values in zip(views, (x, weight), strict=True):
+        view.copy_(values)
+    got = portable.router_partials(views[0], views[1], SPLIT)
+    assert torch.equal(got.cpu(), partials(x, weight))
+
+
 def test_a_row_that_is_not_finite_stays_alone() -> None:
     router_cases.check_row_of_nan_stays_alone(partials)
 

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from dsv4_kernels.portable.softplus import sqrt_softplus
 from dsv4_kernels.router import MAX_TOPK
@@ -19,6 +20,9 @@ ROWS = 16
 
 EXPERTS = 16
 PARTIALS_WARPS = 4
+MULTIPLE = 16
+"""Values that a row's length and the distance of two rows are a multiple of, for Triton to know both."""
+
 LEAST = tl.constexpr(LEAST_SUM)
 LANES = tl.constexpr(MAX_TOPK)
 LOWEST = tl.constexpr(-(2**63))
@@ -122,6 +126,7 @@ def _router_gate_kernel(
 
 def router_partials(x: Tensor, weight: Tensor, split: int) -> Tensor:
     """See `router.router_partials`."""
+    x, weight = aligned_rows(x), aligned_rows(weight)
     (rows, hidden), experts = x.shape, weight.shape[0]
     parts = triton.cdiv(hidden, split)
     out = torch.empty(parts, rows, experts, dtype=torch.float32, device=x.device)
@@ -163,6 +168,19 @@ def router_gate(
         constants = {"E": lanes(experts), "K": k, "BIASED": bias is not None, "RENORMALISE": renormalise}
         launch(_router_gate_kernel, (rows,), arguments, constants, 1)
     return weights, chosen
+
+
+def aligned_rows(matrix: Tensor) -> Tensor:
+    """`matrix` [n, hidden], or a copy with zeros behind its rows, so long and so placed that 16 bytes are loaded at once.
+
+    Loads of single values are right, but ptxas of CUDA 12.8, which Triton 3.6 brings, miscompiles what follows: seen on
+    an H200, where 256 rows of 600 were read past the end of shared memory.
+    """
+    missing = -matrix.shape[1] % MULTIPLE
+    if missing:
+        return functional.pad(matrix, (0, missing))
+    even = matrix.stride(0) % MULTIPLE == 0 and matrix.data_ptr() % 16 == 0
+    return matrix if even else matrix.clone(memory_format=torch.contiguous_format)
 
 
 def lanes(experts: int) -> int:
