@@ -171,7 +171,7 @@ def router_gate(
 
 
 def aligned_rows(matrix: Tensor) -> Tensor:
-    """`matrix` [n, hidden], or a copy with zeros behind its rows, so long and so placed that 16 bytes are loaded at once.
+    """`matrix` [n, hidden], or a copy with zeros behind its rows, so placed that 16 bytes are loaded at once.
 
     Loads of single values are right, but ptxas of CUDA 12.8, which Triton 3.6 brings, miscompiles what follows: seen on
     an H200, where 256 rows of 600 were read past the end of shared memory.
