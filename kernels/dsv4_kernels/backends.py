@@ -156,7 +156,8 @@ def _select(
     reasons: list[str] = []
     if requested != "auto":
         if op not in registry.BACKENDS[requested].ops:
-            reasons.append(f"{requested} does not offer it")
+            reasons.append(f"{requested} does not offer it ({registry.absence(requested, op)})")
+            log.info("%s: %s", op, reasons[0])
         elif allow_fallback:
             order = (requested, *(n for n in order if n != requested))
         else:
@@ -178,8 +179,9 @@ def _why_not(op: str, name: str, device: torch.device, shapes: Sequence[LogitsSh
     """Empty if `name` serves `op` on `device` with the right answer, else the reason."""
     from dsv4_kernels import known_answers
 
-    if op not in registry.BACKENDS[name].ops:
-        return "does not implement it"
+    absent = registry.absence(name, op)
+    if absent:
+        return absent
     try:
         return known_answers.mismatch(op, load(name), device, shapes)
     except Exception as error:  # noqa: BLE001  a candidate may fail in any way; the reason is kept and shown

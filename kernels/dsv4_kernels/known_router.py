@@ -1,4 +1,6 @@
-"""Known answers of the router: integers whose sums are exact, and scores whose order and ties are known."""
+"""Known answers of the router and of products like its own: integers whose sums are exact, and scores whose order and
+ties are known.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,22 @@ def _partials(backend: Implementation, device: torch.device) -> str:
     return "" if torch.equal(got, known) else "partials differ from the known ones"
 
 
+def _linear(backend: Implementation, device: torch.device) -> str:
+    """Outputs of more bits than bfloat16 has; then 2^24, 1 and -2^24, whose ascending sum loses the 1."""
+    row = 2.0 ** torch.arange(ROWS, device=device)
+    expert = torch.arange(1.0, EXPERTS + 1, device=device)
+    x = row[:, None].expand(ROWS, HIDDEN).bfloat16().contiguous()
+    weight = expert[:, None].expand(EXPERTS, HIDDEN).bfloat16().contiguous()
+    got = backend.linear_float32(x, weight, SPLIT)
+    if got.dtype != torch.float32 or not torch.equal(got, torch.outer(row, expert) * HIDDEN):
+        return "results differ from the known ones"
+    x, weight = (torch.zeros(n, 2 * SPLIT + 1, dtype=torch.bfloat16, device=device) for n in (ROWS, EXPERTS))
+    x[:, ::SPLIT] = torch.tensor([4096.0, 1.0, 4096.0], device=device)
+    weight[:, ::SPLIT] = torch.tensor([4096.0, 1.0, -4096.0], device=device)
+    added = backend.linear_float32(x, weight, SPLIT)
+    return "" if not bool(added.any()) else "partials are not added in ascending order"
+
+
 def _gate(backend: Implementation, device: torch.device) -> str:
     """From 25 on softplus is the logit itself, so scores are square roots; the bias decides who is chosen."""
     nan, largest = float("nan"), torch.finfo(torch.float32).max
@@ -46,4 +64,5 @@ def _gate(backend: Implementation, device: torch.device) -> str:
 TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {
     "router_partials": _partials,
     "router_gate": _gate,
+    "linear_float32": _linear,
 }

@@ -20,6 +20,7 @@ from dsv4_kernels.counters import Phase
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.kv_ops import dequantize_kv, norm_rope_store_kv, store_kv
 from dsv4_kernels.layout import HEAD_DIM
+from dsv4_kernels.linear import linear_float32
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from dsv4_kernels.router import router_gate, router_partials
@@ -223,6 +224,7 @@ __all__ = [
     "decode_schedule",
     "dequantize_kv",
     "guarded_page_table",
+    "linear_float32",
     "norm_rope_store_kv",
     "paged_logits",
     "prefill_schedule",

@@ -4,19 +4,25 @@ read it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
+
+from dsv4_kernels import absences
 
 BackendName = Literal["aiter", "gfx950", "gfx950_plain", "gfx950_rows", "hopper", "portable", "reference"]
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A package that implements some operations; `module` is imported when it becomes a candidate."""
+    """A package that implements some operations; `module` is imported when it becomes a candidate. `absent` says why it
+    does not offer the others.
+    """
 
     name: BackendName
     module: str
     ops: frozenset[str]
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ OPS: tuple[str, ...] = (
     "readback",
     "router_partials",
     "router_gate",
+    "linear_float32",
     "store_kv",
     "norm_rope_store_kv",
     "dequantize_kv",
@@ -81,22 +88,33 @@ LOGITS = frozenset({"paged_logits", "rowgroup_logits"})
 
 KV_ROWS = frozenset({"store_kv", "norm_rope_store_kv", "dequantize_kv", "compress_tokens", "compress_kv"})
 
+
+def _backend(name: BackendName, module: str, ops: frozenset[str]) -> Backend:
+    return Backend(name, f"dsv4_kernels.{module}", ops, absences.of(name))
+
+
 BACKENDS: dict[str, Backend] = {
     b.name: b
     for b in (
-        Backend(
+        _backend(
             "aiter",
-            "dsv4_kernels.aiter_backend",
+            "aiter_backend",
             frozenset({"quantize_query", "write_index_keys", "paged_logits", "rowgroup_logits"}),
         ),
-        Backend("gfx950", "dsv4_kernels.gfx950", LOGITS),
-        Backend("gfx950_plain", "dsv4_kernels.gfx950.plain", LOGITS),
-        Backend("gfx950_rows", "dsv4_kernels.gfx950.kv_rows", KV_ROWS),
-        Backend("hopper", "dsv4_kernels.hopper", frozenset({"paged_logits"})),
-        Backend("portable", "dsv4_kernels.portable", frozenset(OPS)),
-        Backend("reference", "dsv4_kernels.reference", frozenset(OPS)),
+        _backend("gfx950", "gfx950", LOGITS),
+        _backend("gfx950_plain", "gfx950.plain", LOGITS),
+        _backend("gfx950_rows", "gfx950.kv_rows", KV_ROWS),
+        _backend("hopper", "hopper", frozenset({"paged_logits"})),
+        _backend("portable", "portable", frozenset(OPS)),
+        _backend("reference", "reference", frozenset(OPS)),
     )
 }
+
+
+def absence(backend: str, op: str) -> str:
+    """Why `backend` does not offer `op`; empty if it does."""
+    of = BACKENDS[backend]
+    return "" if op in of.ops else of.absent.get(op, "does not implement it")
 
 
 ROWS_PER_WAVE: dict[int, int] = {16: 4, 32: 4, 64: 2, 128: 1}

@@ -58,6 +58,20 @@ def report(
 
 
 @app.command()
+def backends(
+    arch: Annotated[str, typer.Option(help="gfx950, sm90 or cpu")] = "gfx950",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Which backends offer each operation, in the order in which they are asked, and why the others do not."""
+    from dsv4_serve.kernel_backends import ARCHITECTURES, list_backends
+
+    if arch not in ARCHITECTURES:
+        raise UsageError(f"--arch {arch}: one of {', '.join(ARCHITECTURES)}")
+    typer.echo(list_backends(arch, as_json))
+    return 0
+
+
+@app.command()
 def build(
     out: Annotated[Path, typer.Option(help="directory for the code objects and kernels.json")],
     arch: Annotated[str, typer.Option(help="GPU architecture")] = "gfx950",

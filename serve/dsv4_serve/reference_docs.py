@@ -1,9 +1,10 @@
-"""Writes docs/flags.md and docs/metrics.md from the registries, so that they cannot drift from the code."""
+"""Writes the generated pages of docs/ from the registries, so that they cannot drift from the code."""
 
 from __future__ import annotations
 
 from dsv4_serve.engine_variables.page import variables_page
 from dsv4_serve.flags import CONFLICTS, FLAGS, REQUIREMENTS, Value
+from dsv4_serve.kernel_backends import backends_page
 from dsv4_serve.markdown_table import table
 from dsv4_serve.metrics.names import BEYOND, NAMES, PROMPT_LENGTHS, REGIONS, TIERS
 
@@ -64,6 +65,7 @@ PAGES = {
     "docs/flags.md": flags_page,
     "docs/engine-variables.md": lambda: variables_page(NOTICE),
     "docs/metrics.md": metrics_page,
+    "docs/kernel-backends.md": lambda: backends_page(NOTICE),
 }
 
 

@@ -146,7 +146,7 @@ def test_an_operation_that_the_backend_does_not_offer_is_served_by_preference(mo
     install(monkeypatch, topk=None)
     chosen = {s.op: s for s in backends.activate("cpu", "portable")}
     assert chosen["topk"].selected == "reference"
-    assert chosen["topk"].reason == "portable does not offer it; known-answer test passed"
+    assert chosen["topk"].reason == "portable does not offer it (does not implement it); known-answer test passed"
     assert chosen["readback"].selected == "portable"
 
 

@@ -6,6 +6,7 @@ from dsv4_kernels.portable.keys import readback, write_index_keys
 from dsv4_kernels.portable.kv_dequantize import dequantize_kv
 from dsv4_kernels.portable.kv_norm_rope import norm_rope_store_kv
 from dsv4_kernels.portable.kv_store import store_kv
+from dsv4_kernels.portable.linear import linear_float32
 from dsv4_kernels.portable.logits import paged_logits
 from dsv4_kernels.portable.quantize import quantize_query, quantize_query_with_weights
 from dsv4_kernels.portable.router import router_gate, router_partials
@@ -21,6 +22,7 @@ __all__ = [
     "compress_tokens",
     "decode_schedule",
     "dequantize_kv",
+    "linear_float32",
     "norm_rope_store_kv",
     "paged_logits",
     "prefill_schedule",

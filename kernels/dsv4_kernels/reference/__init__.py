@@ -8,6 +8,7 @@ matrix product whose columns come in whole pages of 64 slots and whose rows in m
 from dsv4_kernels.reference.candidates import candidate_blocks
 from dsv4_kernels.reference.compress import compress_index_keys, compress_kv, compress_tokens
 from dsv4_kernels.reference.kv_rows import dequantize_kv, norm_rope_store_kv, store_kv
+from dsv4_kernels.reference.linear import linear_float32
 from dsv4_kernels.reference.logits import paged_logits
 from dsv4_kernels.reference.quantize import (
     quantize_query,
@@ -28,6 +29,7 @@ __all__ = [
     "compress_tokens",
     "decode_schedule",
     "dequantize_kv",
+    "linear_float32",
     "norm_rope_store_kv",
     "paged_logits",
     "prefill_schedule",
