@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import aiohttp
-from tools.chaos.ledger import Ledger
+from tools.chaos.ledger import ALLOWED, End, Ledger
 from tools.chaos.prompts import ANSWER_TOKENS, Prompt
 
 CANCEL_SHARE = 0.15
@@ -19,11 +19,20 @@ REFUSED = (429, 503)
 class Crowd:
     """`at_once` clients that take from a common count of requests until it is used up.
 
-    An attempt that takes more than `patience` seconds is lost.
+    An attempt that takes more than `patience` seconds is lost. `allowed` ends are no findings.
     """
 
-    def __init__(self, url: str, prompts: list[Prompt], model: str, at_once: int, seed: int, patience: float) -> None:
-        self.ledger = Ledger()
+    def __init__(
+        self,
+        url: str,
+        prompts: list[Prompt],
+        model: str,
+        at_once: int,
+        seed: int,
+        patience: float,
+        allowed: tuple[End, ...] = ALLOWED,
+    ) -> None:
+        self.ledger = Ledger(allowed)
         self._patience = patience
         self._url = f"{url}/v1/completions"
         self._prompts, self._model, self._at_once = prompts, model, at_once
@@ -68,7 +77,11 @@ class Crowd:
         return answer.status not in REFUSED
 
     def _judge(self, prompt: Prompt, status: int, payload: bytes, stream: bool) -> None:
-        events = _events(payload) if stream and status == 200 else [json.loads(payload)]
+        try:
+            events = _events(payload) if stream and status == 200 else [json.loads(payload)]
+        except ValueError:
+            self.ledger.note("lost", f"status {status} with what is not in the API's form: {payload[:80]!r}")
+            return
         errors = [event["error"]["message"] for event in events if isinstance(event, dict) and "error" in event]
         if errors:
             self.ledger.note("told", errors[0])

@@ -29,13 +29,13 @@ class Held:
     engine_bytes: int
 
 
-def held(launcher: Launcher) -> Held:
+def held(launcher: Launcher, quiet_seconds: float = QUIET_SECONDS) -> Held:
     """Once the server has been quiet for a while.
 
     An engine's memory is that of the one which runs then: `tools.chaos.soak` says whether it grows.
     """
     wait_until(lambda: _idle(launcher), "nothing runs or waits in the engine", patience=120)
-    time.sleep(QUIET_SECONDS)
+    time.sleep(quiet_seconds)
     found = _samples(launcher)
     main = (("region", "main"), ("tier", "gpu"))
     used, evictable = (found[(f"dsv4_kv_{name}_tokens", main)] for name in ("used", "evictable"))
@@ -89,6 +89,9 @@ def _descriptors(pid: int) -> int:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process holds."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
+    """Bytes of memory that a process holds; 0 of one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:")), 0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tools.chaos.leaks import Held, leaks
 from tools.chaos.ledger import Ledger
+from tools.chaos.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,11 @@ class Round:
     seconds: float
 
     @property
-    def problems(self) -> list[str]:
-        return self.ledger.findings + leaks(self.before, self.after)
+    def verdict(self) -> Verdict:
+        found = Verdict()
+        found.add_ledger(self.ledger)
+        found.add("leaked", leaks(self.before, self.after))
+        return found
 
     def describe(self) -> dict[str, Any]:
         ledger = {"ends": dict(self.ledger.ends), "refused": self.ledger.refused, "findings": self.ledger.findings}

@@ -3,7 +3,8 @@
     python -m tools.chaos.run [--requests 5000] [--at-once 64] [--seed 1] [--stall-seconds 8] [--json FILE]
 
 One round for each configuration of the cache tiers, over one disk tier that survives between them; the launcher is
-drained and started anew in between. Exit code 1 for a wrong answer, a request lost without an error, or a leak.
+drained and started anew in between. Exit code 1 for a wrong answer, a request lost without an error, a leak, or a round
+without any right answer; the last line says which, and how many.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tools.chaos.faults import Mischief  # noqa: E402
 from tools.chaos.leaks import held  # noqa: E402
 from tools.chaos.prompts import Prompt, prompts  # noqa: E402
 from tools.chaos.rounds import Round, cache_table, held_table, table  # noqa: E402
+from tools.chaos.verdict import Verdict  # noqa: E402
 
 from dsv4_serve.engines.embedded.tiny import write_tiny_model  # noqa: E402 needs the path above
 from serve.harness import COMMAND, MODEL, Launcher  # noqa: E402
@@ -127,12 +129,12 @@ async def _round(launcher: Launcher, tiers: Tiers, disk: Path, known: list[Promp
         if isinstance(ended, Exception):
             raise ended
     after = await asyncio.to_thread(held, launcher)
-    restarts = await asyncio.to_thread(_restarts, launcher)
+    again = await asyncio.to_thread(restarts, launcher)
     seconds = time.monotonic() - begun
-    return Round(tiers.name, crowd.ledger, dict(mischief.done), restarts, counted.of, before, after, seconds)
+    return Round(tiers.name, crowd.ledger, dict(mischief.done), again, counted.of, before, after, seconds)
 
 
-def _restarts(launcher: Launcher) -> dict[str, int]:
+def restarts(launcher: Launcher) -> dict[str, int]:
     """By cause; those that never happened left out."""
     lines = launcher.get("/metrics").text.splitlines()
     counted = [line for line in lines if line.startswith("dsv4_engine_restarts_total{") and not line.endswith(" 0.0")]
@@ -170,11 +172,13 @@ def main() -> int:
     rounds = chaos(load)
     print(f"{table(rounds)}\n\n{cache_table(rounds)}\n\n{held_table(rounds)}\n")
     print(f"{sum(each.seconds for each in rounds):.0f} s")
-    problems = [f"{each.tiers}: {problem}" for each in rounds for problem in each.problems]
-    print("\n".join(problems) or "no wrong answer, no lost request, no leak")
     if args.json:
         args.json.write_text(json.dumps([each.describe() for each in rounds], indent=2))
-    return 1 if problems else 0
+    verdict = Verdict()
+    for each in rounds:
+        verdict.merge(each.verdict, each.tiers)
+    print(verdict.text)
+    return verdict.code
 
 
 if __name__ == "__main__":
