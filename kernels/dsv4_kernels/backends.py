@@ -55,13 +55,15 @@ def activate(
     shapes: Sequence[LogitsShape] | None = None,
     compiled_kernels: Path | None = None,
     without: Collection[str] = (),
+    only: Collection[str] = registry.OPS,
 ) -> tuple[Selection, ...]:
     """Select a backend for every operation on `device` and make `ops` use them. Call once at start.
 
     A `requested` backend serves what it offers; operations that it does not offer go by preference. `shapes` are those
     of the logits that will be launched (None: as `known_answers.mismatch` says): known answers are asked in each.
     `compiled_kernels` is a directory of `dsv4 kernels build`, from which the gfx950 backend serves them. Backends in
-    `without` are never taken: an engine's format may be one that they do not write.
+    `without` are never taken: an engine's format may be one that they do not write. Of `only` some operations the rest
+    stays as it is.
 
     Raises BackendUnavailableError, listing every candidate's reason, if an operation is left without one, or, unless
     `allow_fallback`, if the directory is for another architecture, damaged, of other sources, or lacks a kernel.
@@ -72,7 +74,7 @@ def activate(
     if compiled_kernels is not None:
         _use_compiled(compiled_kernels, device, shapes, allow_fallback)
     order = [name for name in registry.preference(device.type, _architecture(device)) if name not in without]
-    chosen = tuple(_select(op, device, order, requested, allow_fallback, shapes) for op in registry.OPS)
+    chosen = tuple(_select(op, device, order, requested, allow_fallback, shapes) for op in registry.OPS if op in only)
     for selection in chosen:
         _active[selection.op, device.type] = selection
     return chosen
@@ -105,6 +107,11 @@ def candidates(op: str, device: torch.device | str) -> tuple[str, ...]:
 def selections(device: torch.device | str) -> tuple[Selection, ...]:
     """What serves on `device` now, in the order of `registry.OPS`."""
     return tuple(_selection(op, torch.device(device).type) for op in registry.OPS)
+
+
+def is_active(op: str, device: torch.device | str) -> bool:
+    """Whether a backend was chosen for `op` on `device`."""
+    return (op, torch.device(device).type) in _active
 
 
 def run(op: str, phase: str, device: torch.device, *, need_reference: bool = False) -> Implementation:

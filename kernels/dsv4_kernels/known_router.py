@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from dsv4_kernels.implementation import Implementation
@@ -29,15 +30,23 @@ def _partials(backend: Implementation, device: torch.device) -> str:
     return "" if torch.equal(got, known) else "partials differ from the known ones"
 
 
-def _linear(backend: Implementation, device: torch.device) -> str:
-    """Outputs of more bits than bfloat16 has; then 2^24, 1 and -2^24, whose ascending sum loses the 1."""
+def product_mismatch(product: Callable[[Tensor, Tensor], Tensor], device: torch.device) -> str:
+    """Empty if `product(x, weight)` is float32 and exact where results have more bits than bfloat16 holds."""
     row = 2.0 ** torch.arange(ROWS, device=device)
     expert = torch.arange(1.0, EXPERTS + 1, device=device)
     x = row[:, None].expand(ROWS, HIDDEN).bfloat16().contiguous()
     weight = expert[:, None].expand(EXPERTS, HIDDEN).bfloat16().contiguous()
-    got = backend.linear_float32(x, weight, SPLIT)
-    if got.dtype != torch.float32 or not torch.equal(got, torch.outer(row, expert) * HIDDEN):
-        return "results differ from the known ones"
+    got = product(x, weight)
+    if got.dtype != torch.float32:
+        return f"results are {got.dtype}, not torch.float32"
+    return "" if torch.equal(got, torch.outer(row, expert) * HIDDEN) else "results differ from the known ones"
+
+
+def _linear(backend: Implementation, device: torch.device) -> str:
+    """After that 2^24, 1 and -2^24, whose ascending sum loses the 1."""
+    different = product_mismatch(lambda x, weight: backend.linear_float32(x, weight, SPLIT), device)
+    if different:
+        return different
     x, weight = (torch.zeros(n, 2 * SPLIT + 1, dtype=torch.bfloat16, device=device) for n in (ROWS, EXPERTS))
     x[:, ::SPLIT] = torch.tensor([4096.0, 1.0, 4096.0], device=device)
     weight[:, ::SPLIT] = torch.tensor([4096.0, 1.0, -4096.0], device=device)

@@ -173,6 +173,13 @@ FLAGS: tuple[Flag, ...] = (
         True,
     ),
     Flag(
+        "DSV4_INVARIANT_ROWS",
+        INDEX,
+        64,
+        "most rows of a compressor's or router's product that is the same in any batch; 0: all by the engine (SGLang)",
+        True,
+    ),
+    Flag(
         "DSV4_KERNELS_DIR",
         PATH,
         None,

@@ -129,6 +129,7 @@ REFUSED_TOGGLES = {
     "DSV4_INDEX_HADAMARD": "1",
     "DSV4_SHADOW_RECALL": "1",
     "DSV4_INDEXER_TIMING": "100",
+    "DSV4_INVARIANT_ROWS": "0",
 }
 ELSEWHERE = {
     "DSV4_PAGE8": "test_page8_reaches_the_command_of_a_model_that_has_it",

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dsv4_serve.engines.sglang import float32_products
 from dsv4_serve.errors import PreflightError, UsageError
+from dsv4_serve.flags import BY_NAME
 from dsv4_serve.plan import make_plan
 from dsv4_serve.profiles.load import load_profile, profile_names
 
@@ -120,6 +122,13 @@ def test_a_toggle_changes_one_switch(profile: str, toggle: str, value: str, swit
 def test_timing_reaches_the_engine_only_where_it_is_asked_for() -> None:
     assert "DSV4_INDEXER_TIMING" not in planned("v4-flash-tp4")[1]
     assert planned("v4-flash-tp4", DSV4_INDEXER_TIMING="100")[1]["DSV4_INDEXER_TIMING"] == "100"
+
+
+def test_invariant_rows_reach_the_plugin_where_they_are_not_its_default() -> None:
+    assert BY_NAME["DSV4_INVARIANT_ROWS"].default == float32_products.DEFAULT_ROWS
+    assert "DSV4_INVARIANT_ROWS" not in planned("v4-flash-tp4")[1]
+    for rows in ("0", "256"):
+        assert planned("v4-flash-tp4", DSV4_INVARIANT_ROWS=rows)[1]["DSV4_INVARIANT_ROWS"] == rows
 
 
 @pytest.mark.parametrize(

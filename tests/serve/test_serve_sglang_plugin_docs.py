@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dsv4_serve.engines.sglang import fixes, index_format, routing, start, symbols
+from dsv4_serve.engines.sglang import fixes, index_format, products, routing, start, symbols
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sglang.md").read_text()
 
@@ -18,7 +18,7 @@ def rows(header: str) -> list[tuple[str, ...]]:
 
 
 def test_hooks() -> None:
-    declared = [hook for part in (start, routing, fixes, index_format) for hook in part.HOOKS]
+    declared = [hook for part in (start, routing, fixes, products, index_format) for hook in part.HOOKS]
     shown = [(f"`{hook.name.removeprefix('sglang.')}`", hook.reason) for hook in declared]
     assert [row for row in rows("hook") if row in shown] == shown
 

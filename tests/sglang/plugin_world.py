@@ -17,7 +17,7 @@ import aiter_stand_ins
 import simulated_aiter
 from dsv4_kernels import aiter_api, backends
 from dsv4_serve.engines.hooks import Hooks
-from dsv4_serve.engines.sglang import plugin, routes
+from dsv4_serve.engines.sglang import float32_products, plugin, routes
 from dsv4_serve.engines.sglang.index_path import IndexPath
 
 EVERY_NAME = tuple(f"{module}:{name}" for module, names in aiter_api.MODULES.items() for name in names)
@@ -70,7 +70,10 @@ def routed(
         patch.setenv(routes.BACKEND, backend)
         patch.setenv(routes.ALLOW_FALLBACK, str(int(allow_fallback)))
         try:
-            yield routes.activate(path, torch.device("cpu"))
+            chosen = routes.activate(path, torch.device("cpu"))
+            float32_products.decide(torch.device("cpu"))
+            yield chosen
         finally:
+            float32_products.deactivate()
             routes.deactivate()
             backends.activate("cpu", "reference")

@@ -1,23 +1,28 @@
-"""Products that feed a compressor's softmax: SGLang 0.5.23 with SGLANG_USE_AITER rounds V4's to bfloat16, the plugin
-does not, and `linear_bf16_fp32`, which V4.1's compressors call, never does.
+"""Products that a compressor's softmax weighs or a router chooses by. SGLang 0.5.23 with SGLANG_USE_AITER rounds V4's
+to bfloat16; with the plugin they stay in float32, and few rows are the same in any batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from sglang.kernels.ops.gemm.bf16_fp32 import linear_bf16_fp32
+from sglang.kernels.ops.gemm import bf16_fp32
 from sglang.srt.layers.attention.dsv4 import compressor, dsv41_sparse
+from sglang.srt.models import deepseek_v2
 from torch import Tensor
 
+import engine_context
 import plugin_world
-from dsv4_kernels import counters
-from dsv4_serve.engines.sglang import products
+from dsv4_kernels import backends, counters, registry
+from dsv4_serve.engines.sglang import float32_products, start
 
 Product = Callable[[Tensor, Tensor], Tensor]
+CPU = torch.device("cpu")
+ROUNDING = f"not by AITER: {registry.absence('aiter', 'linear_float32')}"
 
 
 class TunedProduct:
@@ -30,20 +35,35 @@ class TunedProduct:
         self.calls += 1
         return torch.mm(x.float(), weight.float().t()).to(otype)
 
+    def route(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`aiter_dsv3_router_gemm`, as published."""
+        return self.mm(x, weight, x.dtype)
+
 
 @pytest.fixture
 def tuned(monkeypatch: pytest.MonkeyPatch) -> TunedProduct:
-    """The route of a machine with SGLANG_USE_AITER=1."""
+    """The routes of a machine with SGLANG_USE_AITER=1, in a server without deterministic inference."""
     product = TunedProduct()
-    monkeypatch.setattr(compressor, "_use_aiter", True)
+    for module in (compressor, deepseek_v2):
+        monkeypatch.setattr(module, "_use_aiter", True)
     monkeypatch.setattr(compressor, "tgemm", product, raising=False)
+    monkeypatch.setattr(deepseek_v2, "aiter_dsv3_router_gemm", product.route, raising=False)
+    plain = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=False))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: plain)
+    monkeypatch.setattr(deepseek_v2, "get_exec", lambda: plain)
     return product
 
 
 @pytest.fixture
 def plugin() -> Iterator[None]:
+    """As a scheduler's start leaves it."""
     with plugin_world.hooks():
-        yield
+        float32_products.decide(CPU)
+        try:
+            yield
+        finally:
+            float32_products.deactivate()
+            backends.activate("cpu", "reference")
 
 
 def gate(x: Tensor, weight: Tensor) -> Tensor:
@@ -53,41 +73,199 @@ def gate(x: Tensor, weight: Tensor) -> Tensor:
     return result
 
 
+def router(x: Tensor, weight: Tensor, *, v4: bool = True) -> Tensor:
+    """`MoEGate.forward` as published, hooked or not: no kernel of CUDA or Intel is there."""
+    held = SimpleNamespace(weight=weight, is_deepseek_v4=v4, tiny_router_gemm_max_tokens=-1)
+    result: Tensor = deepseek_v2.MoEGate.forward(held, x)
+    return result
+
+
 def pair(x: Tensor, weight: Tensor) -> Tensor:
     """V4.1's, of ratio 2: both halves, each through the function that its module took in."""
     return torch.cat([dsv41_sparse.linear_bf16_fp32(x, half) for half in weight.chunk(2)], 1)
 
 
-def keeps_float32(product: Product) -> bool:
-    """Whether results are within float32 rounding of float64, relative to the sum of the products' magnitudes."""
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    result: Tensor = bf16_fp32.linear_bf16_fp32(x, weight)
+    return result
+
+
+def inputs(rows: int = 5, hidden: int = 4096) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(41)
-    x = torch.randn(5, 4096, generator=generator).bfloat16()
-    weight = (torch.randn(64, 4096, generator=generator) / 64).bfloat16()
+    x = torch.randn(rows, hidden, generator=generator).bfloat16()
+    return x, (torch.randn(64, hidden, generator=generator) / 64).bfloat16()
+
+
+def keeps_float32(of: Product) -> bool:
+    """Whether results are within float32 rounding of float64, relative to the sum of the products' magnitudes."""
+    x, weight = inputs()
     exact = x.double() @ weight.double().t()
     reach = x.double().abs() @ weight.double().abs().t()
-    got = product(x, weight)
+    got = of(x, weight)
     return got.dtype == torch.float32 and bool(((got - exact).abs() <= 2e-6 * reach).all())
 
 
-def test_upstream_rounds_the_gate_of_v4_on_the_tuned_route(tuned: TunedProduct) -> None:
-    assert not keeps_float32(gate)
+def launched(backend: str) -> int:
+    """Float32 products that a backend has multiplied so far."""
+    found = counters.snapshot().launches
+    return sum(count for (op, _, by), count in found.items() if (op, by) == ("linear_float32", backend))
+
+
+@pytest.mark.parametrize("rounded", [gate, router])
+def test_upstream_rounds_them_on_the_tuned_route(tuned: TunedProduct, rounded: Product) -> None:
+    assert not keeps_float32(rounded)
     assert tuned.calls == 1
 
 
-def test_ours_keeps_it_and_counts_the_route_once(tuned: TunedProduct, plugin: None) -> None:
-    before = counters.snapshot().fallbacks.get(("wkv_gate", products.REASON), 0)
-    assert keeps_float32(gate)
-    assert keeps_float32(gate)
+@pytest.mark.parametrize(("kept", "told"), [(gate, "wkv_gate"), (router, "router_logits")])
+def test_ours_keeps_them_and_counts_the_route_once(tuned: TunedProduct, plugin: None, kept: Product, told: str) -> None:
+    before = counters.snapshot().fallbacks.get((told, ROUNDING), 0)
+    assert keeps_float32(kept)
+    assert keeps_float32(kept)
     assert tuned.calls == 0
-    assert counters.snapshot().fallbacks["wkv_gate", products.REASON] == max(before, 1)
+    assert counters.snapshot().fallbacks[told, ROUNDING] == max(before, 1)
 
 
-@pytest.mark.parametrize("product", [linear_bf16_fp32, pair, gate], ids=["linear_bf16_fp32", "ratio 2", "wkv_gate"])
-def test_without_the_tuned_route_nothing_is_rounded(product: Product, plugin: None) -> None:
-    assert keeps_float32(product)
+@pytest.mark.parametrize("of", [product, pair, gate], ids=["linear_bf16_fp32", "ratio 2", "wkv_gate"])
+def test_without_the_tuned_route_nothing_is_rounded(of: Product, plugin: None) -> None:
+    assert keeps_float32(of)
 
 
 def test_the_tuned_route_does_not_reach_the_compressors_of_v41(tuned: TunedProduct, plugin: None) -> None:
     assert keeps_float32(pair)
-    assert keeps_float32(linear_bf16_fp32)
+    assert keeps_float32(product)
     assert tuned.calls == 0
+
+
+def test_routers_of_other_models_go_as_published(tuned: TunedProduct, plugin: None) -> None:
+    x, weight = inputs()
+    assert router(x, weight, v4=False).dtype == torch.bfloat16
+    assert tuned.calls == 1
+
+
+def test_before_it_is_decided_everything_goes_as_published(tuned: TunedProduct) -> None:
+    with plugin_world.hooks():
+        assert not keeps_float32(gate)
+        assert not keeps_float32(router)
+    assert tuned.calls == 2
+
+
+@pytest.mark.parametrize("of", [gate, pair, router])
+def test_a_row_has_the_same_bits_in_every_batch_that_ours_serves(
+    tuned: TunedProduct, plugin: None, of: Product
+) -> None:
+    x, weight = inputs(float32_products.DEFAULT_ROWS, 1536)
+    whole = of(x, weight)
+    for rows in (1, 7, 16, 33):
+        assert torch.equal(of(x[:rows], weight), whole[:rows])
+        assert torch.equal(of(x[-rows:], weight), whole[-rows:])
+
+
+@pytest.mark.parametrize(("rows", "limit", "backend"), [(4, "4", "reference"), (5, "4", "engine"), (1, "0", "engine")])
+def test_rows_up_to_the_toggle_are_ours_and_more_the_engines(
+    monkeypatch: pytest.MonkeyPatch, rows: int, limit: str, backend: str
+) -> None:
+    monkeypatch.setenv(float32_products.ROWS, limit)
+    with plugin_world.hooks():
+        try:
+            float32_products.decide(CPU)
+            before = launched(backend)
+            x, weight = inputs(rows, 256)
+            exact = x.double() @ weight.double().t()
+            assert torch.allclose(product(x, weight).double(), exact, atol=1e-4)
+            assert launched(backend) == before + 1
+        finally:
+            float32_products.deactivate()
+
+
+def refusing(x: Tensor, y: Tensor) -> Tensor:
+    """torch 2.9 on ROCm."""
+    raise RuntimeError("gemm input type at::BFloat16 and output type float is not supported for ROCm")
+
+
+def rounding(x: Tensor, y: Tensor) -> Tensor:
+    return torch.mm(x.float(), y.float().t()).bfloat16().float()
+
+
+def narrow(x: Tensor, y: Tensor) -> Tensor:
+    return torch.mm(x, y.t())
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (refusing, "RuntimeError: gemm input type at::BFloat16 and output type float is not supported for ROCm"),
+        (rounding, "results differ from the known ones"),
+        (narrow, "results are torch.bfloat16, not torch.float32"),
+    ],
+)
+def test_where_the_engines_own_cannot_serve_ours_does_for_any_number_of_rows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: Product, problem: str
+) -> None:
+    monkeypatch.setattr(bf16_fp32, "_linear_bf16_fp32_cublas", broken)
+    key = ("linear_float32", f"linear_bf16_fp32: {problem}")
+    before = counters.snapshot().fallbacks.get(key, 0)
+    with plugin_world.hooks():
+        try:
+            found = float32_products.decide(CPU)
+            x, weight = inputs(70, 256)
+            exact = x.double() @ weight.double().t()
+            assert torch.allclose(product(x, weight).double(), exact, atol=1e-4)
+        finally:
+            float32_products.deactivate()
+    assert found.problem == problem
+    assert found.report() == {
+        "selected": "reference",
+        "reason": "known-answer test passed",
+        "invariant_rows": 64,
+        "engine_problem": problem,
+    }
+    assert counters.snapshot().fallbacks[key] == before + 1
+    assert f"SGLang's linear_bf16_fp32 cannot serve, reference does: {problem}" in caplog.text
+
+
+class Mode:
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+
+    def is_decode(self) -> bool:
+        return self.phase == "decode"
+
+    def is_target_verify(self) -> bool:
+        return self.phase == "verify"
+
+
+@pytest.mark.parametrize("phase", ["prefill", "verify", "decode"])
+def test_products_are_counted_by_the_phase_of_the_forward(
+    monkeypatch: pytest.MonkeyPatch, plugin: None, phase: str
+) -> None:
+    from dsv4_serve.engines.sglang import products
+
+    def forward(model: Any, input_ids: Any, positions: Any, forward_batch: Any) -> Tensor:
+        return product(*inputs(2, 64))
+
+    key = ("linear_float32", phase, "reference")
+    before = counters.snapshot().launches.get(key, 0)
+    monkeypatch.setattr(products, "_phase", "decode")
+    products._in_forward(forward)(None, None, None, SimpleNamespace(forward_mode=Mode(phase)))
+    assert counters.snapshot().launches[key] == before + 1
+
+
+def test_a_model_with_fp8_index_keys_has_float32_products_too(tmp_path: Any) -> None:
+    """Its index path stays SGLang's; only the one operation is chosen."""
+    from sglang.srt.configs.model_config import ModelConfig
+
+    from dsv4_serve.engines.sglang import routes
+
+    model = engine_context.write_model(tmp_path)
+    with engine_context.engine(model) as arguments, plugin_world.hooks():
+        made = SimpleNamespace(model_config=ModelConfig.from_server_args(arguments), device="cpu")
+        try:
+            start.choose_kernels(made)
+            found = float32_products.current()
+            assert routes.current() is None
+            assert found is not None
+            assert start.report()["float32_products"] == found.report()
+        finally:
+            float32_products.deactivate()
+    assert float32_products.current() is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dsv4_serve.engines.base import EngineRun
 from dsv4_serve.engines.engine_command import Option, program, words
+from dsv4_serve.engines.sglang.float32_products import DEFAULT_ROWS
 from dsv4_serve.flags import Value
 from dsv4_serve.nodes import Nodes
 from dsv4_serve.profiles.schema import Profile
@@ -72,7 +73,9 @@ def _plugin(profile: Profile, toggles: dict[str, Value]) -> dict[str, str]:
         "DSV4_SHADOW_RECALL": str(int(bool(toggles.get("DSV4_SHADOW_RECALL")))),
     }
     given = {name: toggles.get(name) for name in ("DSV4_KERNELS_DIR", "DSV4_INDEXER_TIMING")}
-    return named | {name: str(value) for name, value in given.items() if value}
+    asked = {name: str(value) for name, value in given.items() if value}
+    rows = toggles.get("DSV4_INVARIANT_ROWS", DEFAULT_ROWS)
+    return named | asked | ({} if rows == DEFAULT_ROWS else {"DSV4_INVARIANT_ROWS": str(rows)})
 
 
 def fp4_flag(profile: Profile) -> bool:

@@ -158,6 +158,7 @@ FREE_FLAGS = frozenset(
         "DSV4_INDEX_HADAMARD",
         "DSV4_SHADOW_RECALL",
         "DSV4_INDEXER_TIMING",
+        "DSV4_INVARIANT_ROWS",
         "DSV4_ALLOW_FALLBACK",
         "DSV4_KERNELS_DIR",
     }

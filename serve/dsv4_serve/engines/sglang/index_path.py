@@ -47,6 +47,13 @@ class IndexPath:
         return tuple(LogitsShape(self.heads, layout) for layout in layouts)
 
 
+def compresses(hf_config: Any) -> bool:
+    """Whether a model has compressors, on a ROCm machine."""
+    from sglang.srt.utils import is_hip
+
+    return is_hip() and any(getattr(hf_config, "compress_ratios", None) or ())
+
+
 def of_model(hf_config: Any) -> IndexPath:
     """The path of a model of the published engine. Nothing but a ROCm machine has it."""
     from sglang.srt.environ import envs

@@ -25,19 +25,22 @@ def _before_weights(load_model: Function) -> Function:
 
 
 def choose_kernels(runner: Any) -> None:
-    """Known-answer tests on the device of a model runner, once a process, if its model has an FP4 index.
+    """Known-answer tests on the device of a model runner, once a process: of its FP4 index if its model has one, and of
+    the products of its compressors and routers.
 
     Raises HookError, which ends the process, where an operation that its flags reach cannot be served.
     """
     import torch
 
-    from dsv4_serve.engines.sglang import index_path, limits, routes
+    from dsv4_serve.engines.sglang import float32_products, index_path, limits, routes
 
     path = index_path.of_model(runner.model_config.hf_config)
     if path.used and routes.current() is None:
         limits.check(runner.model_config, path)
         log.info("asking kernels of the FP4 index path known questions on %s", runner.device)
         log.info(routes.activate(path, torch.device(runner.device)).text())
+    if index_path.compresses(runner.model_config.hf_config) and float32_products.current() is None:
+        log.info("float32 products: %s", float32_products.decide(torch.device(runner.device)).report())
 
 
 def _before_serving(init: Function) -> Function:
@@ -63,14 +66,16 @@ def _report(get_internal_state: Function) -> Function:
 
 def report() -> dict[str, Any]:
     """What the plugin did in this process, as JSON values."""
-    from dsv4_serve.engines.sglang import index_format, plugin, routes
+    from dsv4_serve.engines.sglang import float32_products, index_format, plugin, routes
 
+    products = float32_products.current()
     chosen = routes.current()
     return {
         "hooks": plugin.hooks().states(),
         "register_seconds": round(plugin.seconds(), 4),
         "index_path": None if chosen is None else chosen.report(),
         "index_format": index_format.current(),
+        "float32_products": None if products is None else products.report(),
     }
 
 

@@ -1,0 +1,87 @@
+"""Who multiplies bfloat16 to float32 for compressors and routers in this process: decided before weights load.
+
+SGLang's `linear_bf16_fp32` asks torch for a float32 result. On ROCm a library then chooses a kernel by the number of
+rows, so that a row's bits depend on its neighbours, and torch before 2.10 refuses. Our operation gives a row the same
+bits in any batch; what it reads and writes beside the weights is `rows / 128` of their bytes, so it serves few rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsv4_kernels.backends import Selection
+
+OP = "linear_float32"
+ROWS = "DSV4_INVARIANT_ROWS"
+DEFAULT_ROWS = 64
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Products of up to `rows` rows are ours, by `selection`, larger ones the engine's own; all of them are ours where
+    `problem` says what the engine's own does wrong.
+    """
+
+    selection: Selection
+    rows: int
+    problem: str = ""
+
+    def ours(self, rows: int) -> bool:
+        return bool(self.problem) or rows <= self.rows
+
+    def report(self) -> dict[str, Any]:
+        """For /server_info, as JSON values."""
+        chosen = {"selected": self.selection.selected, "reason": self.selection.reason}
+        return chosen | {"invariant_rows": self.rows, "engine_problem": self.problem or None}
+
+
+_current: Products | None = None
+
+
+def current() -> Products | None:
+    """None until it is decided: SGLang then multiplies as published."""
+    return _current
+
+
+def decide(device: torch.device) -> Products:
+    """Ask both for known products on `device`. Raises BackendUnavailableError where none of our backends is right."""
+    from dsv4_kernels import backends, counters
+
+    global _current
+    served = {s.op: s for s in backends.selections(device)}
+    if not backends.is_active(OP, device):
+        served = {s.op: s for s in backends.activate(device, only=(OP,))}
+    found = Products(served[OP], int(os.environ.get(ROWS) or DEFAULT_ROWS), _problem(device))
+    if found.problem:
+        log.warning("SGLang's linear_bf16_fp32 cannot serve, %s does: %s", found.selection.selected, found.problem)
+        counters.count_fallback(OP, f"linear_bf16_fp32: {found.problem}")
+    _current = found
+    return found
+
+
+def deactivate() -> None:
+    """SGLang multiplies as published again."""
+    global _current
+    _current = None
+
+
+def _problem(device: torch.device) -> str:
+    """What SGLang's own float32 product does wrong on `device`, empty if nothing."""
+    from sglang.kernels.ops.gemm import bf16_fp32
+
+    from dsv4_kernels import known_router
+
+    # Hooked or not, the published function.
+    product = getattr(bf16_fp32.linear_bf16_fp32, "__wrapped__", bf16_fp32.linear_bf16_fp32)
+    try:
+        return known_router.product_mismatch(product, device)
+    except Exception as error:  # noqa: BLE001  it may fail in any way; the reason is kept and shown
+        return f"{type(error).__name__}: {error}"
