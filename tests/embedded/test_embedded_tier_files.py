@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from dsv4_serve.engines.embedded.options import OptionError
 from dsv4_serve.engines.embedded.prefix_key import ROOT
 from dsv4_serve.engines.embedded.tiers.index_file import IndexFile
+from dsv4_serve.engines.embedded.tiers.io_thread import IoThread
 from dsv4_serve.engines.embedded.tiers.ledger import Entry, Ledger
 from dsv4_serve.engines.embedded.tiers.page_file import encode
 from embedded.disk_tier_harness import FOREIGN, OURS, Disk, chain, same
@@ -77,6 +79,29 @@ def test_another_format_in_the_same_directory_never_answers(tmp_path: Path) -> N
     other = disk.again(fingerprint=FOREIGN)
     assert other.tier.get(group.prefix) is None
     assert other.count("refused", "foreign") == 1
+
+
+def test_after_a_change_of_format_one_look_up_makes_room_for_a_whole_prefix(tmp_path: Path) -> None:
+    """It stopped at the first page that it may not use, and those behind it were never written anew."""
+    groups = chain(4)
+    before = Disk(tmp_path)
+    for group in groups:
+        before.tier.put(group)
+    after = before.again(fingerprint=FOREIGN)
+    done = threading.Event()
+    io = IoThread(after.tier, done.set)
+    fetch = io.fetch([group.prefix for group in groups])
+    assert done.wait(60)
+    assert fetch.groups == {}
+    io.drain()
+    assert after.count("refused", "foreign") == 4
+    assert len(after.tier.ledger) == 0
+    assert all(io.write(group, wait=True) for group in groups)
+    io.drain()
+    again = io.fetch([group.prefix for group in groups])
+    io.drain()
+    assert [same(again.groups.get(group.prefix), group) for group in groups] == [True] * 4
+    io.stop()
 
 
 @pytest.mark.parametrize("cut", [1, 20, 90])

@@ -129,15 +129,22 @@ class IoThread:
                 del self._writes[group.prefix]
 
     def _read(self, fetch: Fetch) -> None:
+        remaining = iter(fetch.prefixes)
         try:
-            for prefix in fetch.prefixes:
-                group = None if fetch.cancelled else self.waiting(prefix) or self._disk.get(prefix)
+            for prefix in remaining:
+                if fetch.cancelled:
+                    return
+                group = self.waiting(prefix) or self._disk.get(prefix)
                 if group is None:
                     break
                 fetch.groups[prefix] = group
         finally:
             fetch.done = True
             self._on_done()
+        # The request computes these anew, and a page is written only where none stands: unread, a page of another
+        # format would stay until a request of its own found it out.
+        for prefix in remaining:
+            self._disk.get(prefix)
 
     def _fail(self) -> None:
         with self._changed:
