@@ -51,6 +51,11 @@ class Convention:
     max_byte: int = 254
     fake_quantize: bool = False
 
+    @property
+    def first_stage(self) -> Convention | None:
+        """The rule of the round trip that comes first, None where none does."""
+        return CONVENTIONS["aiter"] if self.fake_quantize else None
+
 
 CONVENTIONS: dict[str, Convention] = {
     c.name: c
@@ -143,7 +148,8 @@ def ceil_e8m0(x: Tensor) -> Tensor:
     Adding all ones below the exponent carries into it exactly when the mantissa is not zero; no logarithm is
     involved.
     """
-    bits = x.contiguous().view(torch.int32).clamp(max=0x7F800000)
+    # torch's maximum over columns turns a NaN into a negative one.
+    bits = (x.contiguous().view(torch.int32) & 0x7FFFFFFF).clamp_(max=0x7F800000)
     return (bits + 0x7FFFFF) >> 23
 
 
@@ -165,8 +171,8 @@ def quantize_columns(x: Tensor, rule: Convention) -> tuple[Tensor, Tensor]:
 
     Columns, because then every step runs over contiguous rows of n values and none depends on a neighbour.
     """
-    if rule.fake_quantize:
-        codes, scale = quantize_columns(x, CONVENTIONS["aiter"])
+    if rule.first_stage is not None:
+        codes, scale = quantize_columns(x, rule.first_stage)
         x = dequantize_columns(codes, scale)
     groups = x.view(x.shape[0] // GROUP, GROUP, x.shape[1])
     byte = _scale_bytes(groups.abs().amax(1), rule)

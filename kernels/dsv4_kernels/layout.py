@@ -134,6 +134,16 @@ class Layout:
         return self.payload_bytes + self.scale_bytes
 
     @property
+    def payload_run(self) -> int:
+        """Slots of a page whose payload is one run."""
+        return min(self.payload.run, self.page_slots)
+
+    @property
+    def scale_run(self) -> int:
+        """Slots of a page whose scales are one run."""
+        return min(self.scale.run, self.page_slots)
+
+    @property
     def payload_spec(self) -> TensorSpec:
         return self.tensors[0]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from dsv4_kernels.pool import IndexPool, IndexSpec
 from dsv4_kernels.pooling import Compressor, TokenRuns
 from dsv4_kernels.portable import kv_math
-from dsv4_kernels.portable.addresses import convention_constants, layout_constants, require_fp4
+from dsv4_kernels.portable.addresses import require_fp4
 from dsv4_kernels.portable.compress import keep_tokens, one_launch, pooling_arguments, pooling_constants
 from dsv4_kernels.portable.keys import put_keys
 from dsv4_kernels.portable.pool_window import keep_token, pool_window
@@ -52,24 +52,8 @@ def keys_kernel(
     PARTS: tl.constexpr,
     HAS_APE: tl.constexpr,
     HADAMARD: tl.constexpr,
-    PAGE: tl.constexpr,
-    P_SLOT: tl.constexpr,
-    P_GROUP: tl.constexpr,
-    P_RUN: tl.constexpr,
-    P_RUN_STRIDE: tl.constexpr,
-    S_BASE: tl.constexpr,
-    S_SLOT: tl.constexpr,
-    S_LANE: tl.constexpr,
-    S_LANES: tl.constexpr,
-    S_RUN: tl.constexpr,
-    S_RUN_STRIDE: tl.constexpr,
-    FLOOR: tl.constexpr,
-    FLOOR_ON_SCALE: tl.constexpr,
-    RECIPROCAL: tl.constexpr,
-    MAX_BYTE: tl.constexpr,
-    TIES_EVEN: tl.constexpr,
-    KEEP_MINUS_ZERO: tl.constexpr,
-    FAKE_FLOOR: tl.constexpr,
+    OF: tl.constexpr,
+    RULE: tl.constexpr,
 ):
     """`at_once` rows a program; with `keep` they go to the state as well."""
     begin = tl.program_id(0).to(tl.int64) * at_once
@@ -87,9 +71,7 @@ def keys_kernel(
             first_position = tl.minimum(position - (RATIO - 1), limit - 1) + tl.arange(0, 1)
             x = kv_math.round_bfloat16(x, False)
             put_keys(x, slot, live, first_position, weight_ptr, cos_ptr, sin_ptr, payload_ptr, scale_ptr, stride_angle,
-                     payload_stride, scale_stride, eps, 1, HADAMARD, PAGE, P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE, S_BASE,
-                     S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE, FLOOR, FLOOR_ON_SCALE, RECIPROCAL, MAX_BYTE,
-                     TIES_EVEN, KEEP_MINUS_ZERO, FAKE_FLOOR)  # fmt: skip
+                     payload_stride, scale_stride, eps, 1, HADAMARD, OF, RULE)  # fmt: skip
 
 
 def compress_index_keys(
@@ -121,4 +103,4 @@ def compress_index_keys(
 
 def keys_constants(of: IndexSpec) -> dict[str, Any]:
     """Compile-time choices for index keys of a form."""
-    return {"HADAMARD": of.hadamard, **layout_constants(of.layout), **convention_constants(of.convention)}
+    return {"HADAMARD": of.hadamard, "OF": of.layout, "RULE": of.convention}

@@ -68,34 +68,32 @@ def hadamard(x, R: tl.constexpr):
 
 
 @triton.jit
-def scale_byte(
-    amax_bits, FLOOR: tl.constexpr, FLOOR_ON_SCALE: tl.constexpr, RECIPROCAL: tl.constexpr, MAX_BYTE: tl.constexpr
-):
+def scale_byte(amax_bits, RULE: tl.constexpr):
     """Exponent byte of groups whose largest magnitude has these bits. Integers, so that NaN stays the largest."""
-    floor_bits = tl.full(amax_bits.shape, FLOOR, tl.float32).to(tl.int32, bitcast=True)
-    if not FLOOR_ON_SCALE:
+    floor_bits = tl.full(amax_bits.shape, RULE.floor, tl.float32).to(tl.int32, bitcast=True)
+    if not RULE.floor_on_scale:
         amax_bits = tl.maximum(amax_bits, floor_bits)
     amax = amax_bits.to(tl.float32, bitcast=True)
-    raw = amax * 0.1666666716337204 if RECIPROCAL else tl.div_rn(amax, 6.0)
+    raw = amax * 0.1666666716337204 if RULE.reciprocal else tl.div_rn(amax, 6.0)
     bits = raw.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    if FLOOR_ON_SCALE:
+    if RULE.floor_on_scale:
         bits = tl.maximum(bits, floor_bits)
     byte = (tl.minimum(bits, MAX_EXPONENT) + 0x7FFFFF) >> 23
-    return tl.minimum(tl.maximum(byte, 1), MAX_BYTE)
+    return tl.minimum(tl.maximum(byte, RULE.min_byte), RULE.max_byte)
 
 
 @triton.jit
-def encode(x, TIES_EVEN: tl.constexpr, KEEP_MINUS_ZERO: tl.constexpr):
+def encode(x, RULE: tl.constexpr):
     """int32 e2m1 codes: 7 less the thresholds that a magnitude stays below. NaN stays below none."""
     a = tl.abs(x)
-    if TIES_EVEN:
+    if RULE.ties == "even":
         below = (a < 0.75).to(tl.int32) + (a < 1.75).to(tl.int32) + (a < 3.5).to(tl.int32)
     else:
         below = (a <= 0.75).to(tl.int32) + (a <= 1.75).to(tl.int32) + (a <= 3.5).to(tl.int32)
     below += (a <= 0.25).to(tl.int32) + (a <= 1.25).to(tl.int32) + (a <= 2.5).to(tl.int32) + (a <= 5.0).to(tl.int32)
     code = 7 - below
     sign = (x.to(tl.int32, bitcast=True) >> 28) & 8
-    return code | (sign if KEEP_MINUS_ZERO else tl.where(code == 0, 0, sign))
+    return code | (sign if RULE.keep_negative_zero else tl.where(code == 0, 0, sign))
 
 
 @triton.jit
@@ -107,42 +105,24 @@ def decode(code):
 
 
 @triton.jit
-def quantize_once(
-    x,
-    R: tl.constexpr,
-    FLOOR: tl.constexpr,
-    FLOOR_ON_SCALE: tl.constexpr,
-    RECIPROCAL: tl.constexpr,
-    MAX_BYTE: tl.constexpr,
-    TIES_EVEN: tl.constexpr,
-    KEEP_MINUS_ZERO: tl.constexpr,
-):
+def quantize_once(x, R: tl.constexpr, RULE: tl.constexpr):
     """[R, 128] float32 to codes [R, 4, 32] and scale bytes [R, 4], both int32."""
     groups = tl.reshape(x, (R, 4, 32))
     amax_bits = tl.max(groups.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=2)
-    byte = scale_byte(amax_bits, FLOOR, FLOOR_ON_SCALE, RECIPROCAL, MAX_BYTE)
+    byte = scale_byte(amax_bits, RULE)
     scale = (byte << 23).to(tl.float32, bitcast=True)
-    return encode(tl.div_rn(groups, tl.expand_dims(scale, 2)), TIES_EVEN, KEEP_MINUS_ZERO), byte
+    return encode(tl.div_rn(groups, tl.expand_dims(scale, 2)), RULE), byte
 
 
 @triton.jit
-def quantize(
-    x,
-    R: tl.constexpr,
-    FLOOR: tl.constexpr,
-    FLOOR_ON_SCALE: tl.constexpr,
-    RECIPROCAL: tl.constexpr,
-    MAX_BYTE: tl.constexpr,
-    TIES_EVEN: tl.constexpr,
-    KEEP_MINUS_ZERO: tl.constexpr,
-    FAKE_FLOOR: tl.constexpr,
-):
-    """`quantize_once`; with FAKE_FLOOR > 0 after one round trip by the first-stage rule, whose floor that is."""
-    if FAKE_FLOOR > 0:
-        code, byte = quantize_once(x, R, FAKE_FLOOR, False, True, 255, True, True)
+def quantize(x, R: tl.constexpr, RULE: tl.constexpr):
+    """`quantize_once`, after a round trip by the rule of the first stage where there is one."""
+    if RULE.fake_quantize:
+        FIRST: tl.constexpr = RULE.first_stage
+        code, byte = quantize_once(x, R, FIRST)
         scale = (byte << 23).to(tl.float32, bitcast=True)
         x = tl.reshape(decode(code) * tl.expand_dims(scale, 2), (R, 128))
-    return quantize_once(x, R, FLOOR, FLOOR_ON_SCALE, RECIPROCAL, MAX_BYTE, TIES_EVEN, KEEP_MINUS_ZERO)
+    return quantize_once(x, R, RULE)
 
 
 @triton.jit
@@ -154,9 +134,12 @@ def pack(code, R: tl.constexpr):
 
 @triton.jit
 def to_bfloat16(x):
-    """Round to nearest even by integers: the interpreter's own conversion truncates."""
+    """Round to nearest even by integers: the interpreter's own conversion truncates.
+
+    A NaN is set apart: NVIDIA's, all ones, would carry into -0.
+    """
     bits = x.to(tl.uint32, bitcast=True)
-    bits = bits + 0x7FFF + ((bits >> 16) & 1)
+    bits = tl.where(x == x, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)
     return (bits & 0xFFFF0000).to(tl.float32, bitcast=True).to(tl.bfloat16)
 
 

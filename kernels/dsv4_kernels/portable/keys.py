@@ -12,13 +12,7 @@ from torch import Tensor
 from dsv4_kernels.layout import HEAD_DIM
 from dsv4_kernels.pool import IndexPool
 from dsv4_kernels.portable import device_math, kv_math
-from dsv4_kernels.portable.addresses import (
-    convention_constants,
-    layout_constants,
-    payload_at,
-    require_fp4,
-    scale_at,
-)
+from dsv4_kernels.portable.addresses import payload_at, require_fp4, scale_at
 
 KEYS_PER_BLOCK = 4
 
@@ -40,45 +34,27 @@ def put_keys(
     eps,
     R: tl.constexpr,
     HADAMARD: tl.constexpr,
-    PAGE: tl.constexpr,
-    P_SLOT: tl.constexpr,
-    P_GROUP: tl.constexpr,
-    P_RUN: tl.constexpr,
-    P_RUN_STRIDE: tl.constexpr,
-    S_BASE: tl.constexpr,
-    S_SLOT: tl.constexpr,
-    S_LANE: tl.constexpr,
-    S_LANES: tl.constexpr,
-    S_RUN: tl.constexpr,
-    S_RUN_STRIDE: tl.constexpr,
-    FLOOR: tl.constexpr,
-    FLOOR_ON_SCALE: tl.constexpr,
-    RECIPROCAL: tl.constexpr,
-    MAX_BYTE: tl.constexpr,
-    TIES_EVEN: tl.constexpr,
-    KEEP_MINUS_ZERO: tl.constexpr,
-    FAKE_FLOOR: tl.constexpr,
+    OF: tl.constexpr,
+    RULE: tl.constexpr,
 ):
     """Float32 [R, 128] through norm, RoPE, Hadamard and quantisation to int64 `slot` [R] of the rows that live."""
     d = tl.arange(0, 128)
     x = device_math.rms_norm(x, tl.load(weight_ptr + d).to(tl.float32), eps, R)
-    if FAKE_FLOOR > 0:
+    if RULE.fake_quantize:
         x = kv_math.round_bfloat16(x, 0)
     cos, sin = device_math.rope_angles(cos_ptr, sin_ptr, position, stride_angle, live)
     x = device_math.rope(x, cos, sin, R)
-    if FAKE_FLOOR > 0:
+    if RULE.fake_quantize:
         x = kv_math.round_bfloat16(x, 0)
     if HADAMARD:
         x = device_math.hadamard(x, R)
-    code, byte = device_math.quantize(
-        x, R, FLOOR, FLOOR_ON_SCALE, RECIPROCAL, MAX_BYTE, TIES_EVEN, KEEP_MINUS_ZERO, FAKE_FLOOR
-    )
-    page, o = slot // PAGE, slot % PAGE
+    code, byte = device_math.quantize(x, R, RULE)
+    page, o = slot // OF.page_slots, slot % OF.page_slots
     j = tl.arange(0, 64)
-    at = payload_at(o[:, None], j[None, :], P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE)
+    at = payload_at(o[:, None], j[None, :], OF)
     tl.store(payload_ptr + (page * payload_stride)[:, None] + at, device_math.pack(code, R), mask=live[:, None])
     c = tl.arange(0, 4)
-    at = scale_at(o[:, None], c[None, :], S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
+    at = scale_at(o[:, None], c[None, :], OF)
     tl.store(scale_ptr + (page * scale_stride)[:, None] + at, byte.to(tl.uint8), mask=live[:, None])
 
 
@@ -100,24 +76,8 @@ def _key_kernel(
     eps,
     R: tl.constexpr,
     HADAMARD: tl.constexpr,
-    PAGE: tl.constexpr,
-    P_SLOT: tl.constexpr,
-    P_GROUP: tl.constexpr,
-    P_RUN: tl.constexpr,
-    P_RUN_STRIDE: tl.constexpr,
-    S_BASE: tl.constexpr,
-    S_SLOT: tl.constexpr,
-    S_LANE: tl.constexpr,
-    S_LANES: tl.constexpr,
-    S_RUN: tl.constexpr,
-    S_RUN_STRIDE: tl.constexpr,
-    FLOOR: tl.constexpr,
-    FLOOR_ON_SCALE: tl.constexpr,
-    RECIPROCAL: tl.constexpr,
-    MAX_BYTE: tl.constexpr,
-    TIES_EVEN: tl.constexpr,
-    KEEP_MINUS_ZERO: tl.constexpr,
-    FAKE_FLOOR: tl.constexpr,
+    OF: tl.constexpr,
+    RULE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1)
@@ -141,24 +101,8 @@ def _key_kernel(
         eps,
         R,
         HADAMARD,
-        PAGE,
-        P_SLOT,
-        P_GROUP,
-        P_RUN,
-        P_RUN_STRIDE,
-        S_BASE,
-        S_SLOT,
-        S_LANE,
-        S_LANES,
-        S_RUN,
-        S_RUN_STRIDE,
-        FLOOR,
-        FLOOR_ON_SCALE,
-        RECIPROCAL,
-        MAX_BYTE,
-        TIES_EVEN,
-        KEEP_MINUS_ZERO,
-        FAKE_FLOOR,
+        OF,
+        RULE,
     )
 
 
@@ -170,25 +114,15 @@ def _readback_kernel(
     out_ptr,
     payload_stride,
     scale_stride,
-    PAGE: tl.constexpr,
-    P_SLOT: tl.constexpr,
-    P_GROUP: tl.constexpr,
-    P_RUN: tl.constexpr,
-    P_RUN_STRIDE: tl.constexpr,
-    S_BASE: tl.constexpr,
-    S_SLOT: tl.constexpr,
-    S_LANE: tl.constexpr,
-    S_LANES: tl.constexpr,
-    S_RUN: tl.constexpr,
-    S_RUN_STRIDE: tl.constexpr,
+    OF: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + row)
-    page, o = slot // PAGE, slot % PAGE
+    page, o = slot // OF.page_slots, slot % OF.page_slots
     d = tl.arange(0, 128)
-    byte = tl.load(payload_ptr + page * payload_stride + payload_at(o, d // 2, P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE))
+    byte = tl.load(payload_ptr + page * payload_stride + payload_at(o, d // 2, OF))
     code = (byte.to(tl.int32) >> (d % 2 * 4)) & 15
-    at = scale_at(o, d // 32, S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
+    at = scale_at(o, d // 32, OF)
     e = tl.load(scale_ptr + page * scale_stride + at).to(tl.int32)
     # Byte 0 is the subnormal 2**-127 and byte 255 is NaN; the others are float exponents.
     bits = tl.where(e == 0, 0x400000, tl.where(e == 255, 0x7FC00000, e << 23))
@@ -229,8 +163,8 @@ def write_index_keys(
         norm_eps,
         R=KEYS_PER_BLOCK,
         HADAMARD=pool.spec.hadamard,
-        **layout_constants(pool.spec.layout),
-        **convention_constants(pool.spec.convention),
+        OF=pool.spec.layout,
+        RULE=pool.spec.convention,
         num_warps=4,
         enable_fp_fusion=False,
     )
@@ -248,7 +182,7 @@ def readback(pool: IndexPool, slots: Tensor) -> Tensor:
             out,
             pool.payload_stride,
             pool.scale_stride,
-            **layout_constants(pool.spec.layout),
+            OF=pool.spec.layout,
             enable_fp_fusion=False,
         )
     return out

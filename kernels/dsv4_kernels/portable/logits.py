@@ -20,7 +20,7 @@ from torch import Tensor
 from dsv4_kernels import counters
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.portable import device_math, sm90_check, sm90_logits
-from dsv4_kernels.portable.addresses import layout_constants, payload_at, require_fp4, scale_at
+from dsv4_kernels.portable.addresses import payload_at, require_fp4, scale_at
 
 log = logging.getLogger(__name__)
 
@@ -62,17 +62,7 @@ def _logits_kernel(
     SHARED: tl.constexpr,
     WINDOWED: tl.constexpr,
     ENTRY: tl.constexpr,
-    PAGE: tl.constexpr,
-    P_SLOT: tl.constexpr,
-    P_GROUP: tl.constexpr,
-    P_RUN: tl.constexpr,
-    P_RUN_STRIDE: tl.constexpr,
-    S_BASE: tl.constexpr,
-    S_SLOT: tl.constexpr,
-    S_LANE: tl.constexpr,
-    S_LANES: tl.constexpr,
-    S_RUN: tl.constexpr,
-    S_RUN_STRIDE: tl.constexpr,
+    OF: tl.constexpr,
 ):
     first = (tl.program_id(0) // splits).to(tl.int64) * R
     split = tl.program_id(0) % splits
@@ -118,18 +108,18 @@ def _logits_kernel(
             table_row = table_ptr + lead_seq.to(tl.int64) * stride_table
             for t in range(tile, stop):
                 position = t * 64 + n
-                if ENTRY == PAGE:
-                    page = tl.load(table_row + position // PAGE, mask=position < high, other=0).to(tl.int64)
-                    o = position % PAGE
+                if OF.page_slots == ENTRY:
+                    page = tl.load(table_row + position // ENTRY, mask=position < high, other=0).to(tl.int64)
+                    o = position % ENTRY
                 else:
                     # Lanes past the last key repeat it: nothing outside the row's blocks is read.
                     held = tl.minimum(position, high - 1)
                     block = tl.load(table_row + held // ENTRY)
-                    page = (block // (PAGE // ENTRY)).to(tl.int64)
-                    o = block % (PAGE // ENTRY) * ENTRY + held % ENTRY
-                k_at = payload_at(o[:, None], j[None, :], P_SLOT, P_GROUP, P_RUN, P_RUN_STRIDE)
+                    page = (block // (OF.page_slots // ENTRY)).to(tl.int64)
+                    o = block % (OF.page_slots // ENTRY) * ENTRY + held % ENTRY
+                k_at = payload_at(o[:, None], j[None, :], OF)
                 k = tl.load(payload_ptr + (page * payload_stride)[:, None] + k_at)
-                s_at = scale_at(o[:, None], c[None, :], S_BASE, S_SLOT, S_LANE, S_LANES, S_RUN, S_RUN_STRIDE)
+                s_at = scale_at(o[:, None], c[None, :], OF)
                 ks = tl.load(scale_ptr + (page * scale_stride)[:, None] + s_at)
                 score = tl.dot_scaled(k, ks, "e2m1", q, None, "bf16")
                 score = tl.maximum(score, 0.0, propagate_nan=tl.PropagateNan.ALL) * w[None, :]
@@ -211,7 +201,7 @@ def exact_logits(call: LogitsCall) -> Tensor:
         SHARED=call.row_to_seq is not None,
         WINDOWED=call.starts is not None,
         ENTRY=call.entry_slots,
-        **layout_constants(pool.spec.layout),
+        OF=pool.spec.layout,
         num_warps=4,
         num_stages=1,
         enable_fp_fusion=True,

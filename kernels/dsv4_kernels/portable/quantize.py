@@ -12,7 +12,7 @@ from torch import Tensor
 from dsv4_kernels.layout import GROUPS, HEAD_DIM
 from dsv4_kernels.pool import IndexSpec, Query
 from dsv4_kernels.portable import device_math, kv_math
-from dsv4_kernels.portable.addresses import convention_constants, require_fp4
+from dsv4_kernels.portable.addresses import require_fp4
 
 
 @triton.jit
@@ -34,13 +34,7 @@ def _query_kernel(
     COLUMNS: tl.constexpr,
     HADAMARD: tl.constexpr,
     WITH_WEIGHTS: tl.constexpr,
-    FLOOR: tl.constexpr,
-    FLOOR_ON_SCALE: tl.constexpr,
-    RECIPROCAL: tl.constexpr,
-    MAX_BYTE: tl.constexpr,
-    TIES_EVEN: tl.constexpr,
-    KEEP_MINUS_ZERO: tl.constexpr,
-    FAKE_FLOOR: tl.constexpr,
+    RULE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1)
@@ -57,13 +51,11 @@ def _query_kernel(
         position = tl.load(positions_ptr + row) + tl.zeros((16,), tl.int64)
         cos, sin = device_math.rope_angles(cos_ptr, sin_ptr, position, stride_angle, lane >= 0)
         x = device_math.rope(x, cos, sin, 16)
-        if FAKE_FLOOR > 0:
+        if RULE.fake_quantize:
             x = kv_math.round_bfloat16(x, 0)
         if HADAMARD:
             x = device_math.hadamard(x, 16)
-        code, byte = device_math.quantize(
-            x, 16, FLOOR, FLOOR_ON_SCALE, RECIPROCAL, MAX_BYTE, TIES_EVEN, KEEP_MINUS_ZERO, FAKE_FLOOR
-        )
+        code, byte = device_math.quantize(x, 16, RULE)
         j = tl.arange(0, 64)
         tl.store(payload_ptr + row * (HEADS * 64) + (head * 64)[:, None] + j[None, :], device_math.pack(code, 16))
         tl.store(scale_out, byte.to(tl.uint8))
@@ -121,7 +113,7 @@ def _query(
             COLUMNS=columns,
             HADAMARD=spec.hadamard,
             WITH_WEIGHTS=weights is not None,
-            **convention_constants(spec.convention),
+            RULE=spec.convention,
             num_warps=4,
             enable_fp_fusion=False,
         )
