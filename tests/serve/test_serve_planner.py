@@ -107,8 +107,18 @@ def test_options_change_the_plan() -> None:
 
 def test_engram_tables_on_the_host_make_room_for_v41_on_two_gpus() -> None:
     there = {"SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE": "1"}
-    assert planned("v41-flash-tp2", env={}).capacity == {"fp4": 0}
-    assert planned("v41-flash-tp2", env=there).capacity["fp4"] > 50_000_000
+    on_gpus, on_host = planned("v41-flash-tp2", env={}), planned("v41-flash-tp2", env=there)
+    assert on_gpus.capacity == {"fp4": 0}
+    assert on_host.capacity["fp4"] > 50_000_000
+    assert "each GPU's weights hold 94.42 GiB. SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE=1 keeps" in report.as_text(on_gpus)
+    assert "Engram tables: 188.83 GiB of host memory, one copy a machine" in report.as_text(on_host)
+
+
+@pytest.mark.parametrize(("name", "share"), [("v41-flash-tp4", "2.50%"), ("v4-pro-tp8-eagle", "1.64%")])
+def test_a_draft_share_is_told_because_regions_cost_more_than_index_keys(name: str, share: str) -> None:
+    told = f"Regions cost {share} more than their rows"
+    assert told in report.as_text(planned(name))
+    assert "Regions cost" not in report.as_text(planned(name, speculative="off"))
 
 
 def test_engram_tables_have_the_rows_that_their_hashes_reach() -> None:

@@ -11,10 +11,10 @@ from dsv4_serve.planner import embedded_demand, sglang_demand
 from dsv4_serve.planner.demand import Demand, index_bytes_per_token
 from dsv4_serve.planner.gain import Gain, gain
 from dsv4_serve.planner.geometry import ModelGeometry
-from dsv4_serve.planner.options import engram_on_host, memory_fraction, server
+from dsv4_serve.planner.options import check_draft, engram_on_host, memory_fraction, server
 from dsv4_serve.planner.row_formats import INDEX, MAIN, PAGE_TOKENS
 from dsv4_serve.planner.sglang_demand import Server
-from dsv4_serve.planner.weights import weights
+from dsv4_serve.planner.weights import Weights, weights
 from dsv4_serve.planner.workspace import logits_bytes
 from dsv4_serve.profiles.schema import Profile
 
@@ -46,7 +46,7 @@ class Part:
 class MemoryPlan:
     """Everything is per GPU; `capacity` is tokens of context by index format, one replica, all its DP ranks.
 
-    `demands` holds the index formats that the engine offers for this model.
+    `demands` holds the index formats that the engine offers for this model; `weights` is None where none are counted.
     """
 
     profile: Profile
@@ -56,6 +56,7 @@ class MemoryPlan:
     demands: dict[str, Demand]
     capacity: dict[str, int]
     gain: Gain | None
+    weights: Weights | None = None
 
     @property
     def selected(self) -> str:
@@ -72,6 +73,7 @@ class MemoryPlan:
 
 def plan_memory(profile: Profile, geometry: ModelGeometry, model_dir: Path, machine: Machine) -> MemoryPlan:
     """The plan; the embedded engine is sized by the profile's tokens, SGLang by what HBM leaves."""
+    check_draft(profile, geometry)
     if profile.engine.name == "embedded":
         return _embedded(profile, geometry)
     if machine.gpus % profile.tp:
@@ -93,7 +95,7 @@ def plan_memory(profile: Profile, geometry: ModelGeometry, model_dir: Path, mach
     left = machine.hbm - sum(part.bytes for part in parts)
     parts.append(Part("reserve", left, "activations, communication, runtime"))
     compared = None if geometry.low_ratio else gain(partial(_at_ratio, profile, geometry, told))
-    return MemoryPlan(profile, geometry, machine, tuple(parts), demands, capacity, compared)
+    return MemoryPlan(profile, geometry, machine, tuple(parts), demands, capacity, compared, loaded)
 
 
 def _embedded(profile: Profile, geometry: ModelGeometry) -> MemoryPlan:

@@ -18,11 +18,6 @@ def server(profile: Profile, geometry: ModelGeometry) -> Server:
     """What SGLang is told, per data-parallel rank; V4.1 sizes its window pool by requests unless told a ratio."""
     written = number(profile, "--swa-full-tokens-ratio")
     default = None if geometry.low_ratio else DEFAULT_WINDOW_RATIO
-    if profile.speculative == "dspark" and not geometry.draft.tokens:
-        raise UsageError(
-            f"DSV4_SPECULATIVE=dspark: {profile.model.name} has no DSpark draft layers (config.json: no "
-            "dspark_block_size); accepted is a model with them, or off or eagle"
-        )
     # A DSpark step verifies the drafted block and the token before it.
     draft = {"off": 0, "eagle": EAGLE_DRAFT_TOKENS, "dspark": geometry.draft.tokens + 1}[profile.speculative]
     return Server(
@@ -30,6 +25,18 @@ def server(profile: Profile, geometry: ModelGeometry) -> Server:
         chunk_tokens=chunk_tokens(profile),
         window_ratio=default if written is None else written,
         draft_tokens=draft,
+    )
+
+
+def check_draft(profile: Profile, geometry: ModelGeometry) -> None:
+    """UsageError when the profile asks for DSpark's drafts of a model that has no layers for them."""
+    if profile.speculative != "dspark" or geometry.draft.tokens:
+        return
+    embedded = profile.engine.name == "embedded"
+    others = "off or ngram" if embedded else "off" if geometry.low_ratio else "off or eagle"
+    raise UsageError(
+        f"DSV4_SPECULATIVE=dspark: {profile.model.name} has no DSpark draft layers ({geometry.source} has to have "
+        f"n_mtp_layers and dspark_block_size); accepted is a model with them, or {others}"
     )
 
 

@@ -9,10 +9,10 @@ from dsv4_serve.planner.demand import latent_bytes
 from dsv4_serve.planner.expected import HOST_RATIO, Expected, tiers
 from dsv4_serve.planner.gain import Gain
 from dsv4_serve.planner.memory_plan import MemoryPlan
+from dsv4_serve.planner.notes import notes
 from dsv4_serve.planner.options import number
 from dsv4_serve.planner.quantity import written
 from dsv4_serve.planner.row_formats import INDEX, MAIN
-from dsv4_serve.planner.workspace import uncut_logits_bytes
 
 SOURCE_OF_PUBLISHED = "sglang#37353"
 
@@ -40,7 +40,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
             for each in tiers(plan)
         ],
         "gain": plan.gain and _gain(plan, plan.gain),
-        "notes": _notes(plan),
+        "notes": notes(plan),
     }
 
 
@@ -51,7 +51,7 @@ def as_text(plan: MemoryPlan) -> str:
         blocks.append(_tier_table(plan))
     if plan.gain is not None:
         blocks.append(_gain_table(plan.gain))
-    return "\n\n".join([*blocks, *_notes(plan)])
+    return "\n\n".join([*blocks, *notes(plan)])
 
 
 def _regions(plan: MemoryPlan) -> dict[str, dict[str, float]]:
@@ -145,26 +145,6 @@ def _gain_table(found: Gain) -> str:
         needed = "none" if ratio is None else f"{ratio:.3f}"
         rows.append((needed, f"{goal:+.2%}", f"published in {SOURCE_OF_PUBLISHED}; this ratio would give it"))
     return _table(("window ratio", "tokens, fp4 over fp8", ""), rows)
-
-
-def _notes(plan: MemoryPlan) -> list[str]:
-    notes = []
-    if plan.geometry.low_ratio:
-        cost = plan.index_bytes()
-        notes.append(
-            f"V4.1's index keys are FP4 by definition. FP8 keys would cost {cost['fp8']:.2f} bytes a token for"
-            f" {cost['fp4']:.2f}, and no setting gives them."
-        )
-    if plan.machine:
-        uncut = uncut_logits_bytes(plan.profile, plan.geometry)
-        notes.append(
-            f"A prefill chunk's logits would be {written(uncut)} uncut; the engine works in blocks of its budget."
-        )
-        if plan.parts[-1].bytes < 0:
-            notes.append("This does not fit: the reserve is negative.")
-        if not plan.capacity[plan.selected]:
-            notes.append("No token fits: weights and fixed pools take all that the memory fraction leaves.")
-    return notes
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

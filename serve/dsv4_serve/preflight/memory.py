@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsv4_serve.errors import CommandError
-from dsv4_serve.models import model_directory
 from dsv4_serve.plan_command import plan_for
 from dsv4_serve.planner.expected import tiers
 from dsv4_serve.planner.memory_plan import GRAPHS, HBM, MemoryPlan
@@ -13,7 +12,6 @@ from dsv4_serve.planner.memory_plan import Machine as Planned
 from dsv4_serve.planner.options import engram_on_host, memory_fraction, number
 from dsv4_serve.planner.quantity import written
 from dsv4_serve.planner.row_formats import PAGE_TOKENS
-from dsv4_serve.planner.weights import weights
 from dsv4_serve.planner.workspace import uncut_logits_bytes
 from dsv4_serve.preflight.machine import Machine
 from dsv4_serve.preflight.result import Result, fail, require
@@ -29,7 +27,10 @@ PEERS = 2 << 30
 def memory_checks(profile: Profile, machine: Machine) -> Iterator[Result]:
     """Every check of memory that the profile needs."""
     if profile.engine.name == "embedded":
-        yield host_memory(profile, machine)
+        try:
+            yield host_memory(profile, machine)
+        except CommandError as error:
+            yield _unplanned("host memory", error)
         return
     if profile.hardware.arch != "gfx950":
         return
@@ -41,12 +42,12 @@ def memory_checks(profile: Profile, machine: Machine) -> Iterator[Result]:
         yield fraction(profile, plan)
         yield workspace(profile, plan)
     except CommandError as error:
-        yield fail("memory fraction", str(error), "a profile whose memory can be planned: see `dsv4 plan`")
+        yield _unplanned("memory fraction", error)
         return
     if profile.hicache:
         yield host_tier(profile, plan, machine)
     if engram_on_host(profile):
-        yield engram_tables(profile, plan, machine)
+        yield engram_tables(plan, machine)
 
 
 def fraction(profile: Profile, plan: MemoryPlan) -> Result:
@@ -86,11 +87,11 @@ def host_tier(profile: Profile, plan: MemoryPlan, machine: Machine) -> Result:
     return require("host tier", needed <= there, found, "a smaller --hicache-ratio, or more host memory")
 
 
-def engram_tables(profile: Profile, plan: MemoryPlan, machine: Machine) -> Result:
+def engram_tables(plan: MemoryPlan, machine: Machine) -> Result:
     """V4.1's Engram tables when the profile keeps them in host memory: one copy a machine, by the planner's weights."""
-    loaded = weights(plan.geometry, model_directory(profile.model), profile.speculative != "off")
-    needed, there = int(loaded.tables), machine.available_memory()
-    found = f"{written(needed)} of tables ({loaded.source}), {written(there)} available"
+    assert plan.weights is not None, "plans with a machine count weights"
+    needed, there = int(plan.weights.tables), machine.available_memory()
+    found = f"{written(needed)} of tables ({plan.weights.source}), {written(there)} available"
     return require("Engram tables", needed <= there, found, "more host memory, or more GPUs and the tables on them")
 
 
@@ -103,6 +104,10 @@ def host_memory(profile: Profile, machine: Machine) -> Result:
     below = f" and {written(tier)} of host tier" if tier else ""
     found = f"{written(pools)} of KV cache{below}, {written(there)} available"
     return require("host memory", needed <= there, found, "a smaller engine.max_total_tokens, or more memory")
+
+
+def _unplanned(name: str, error: CommandError) -> Result:
+    return fail(name, str(error), "a profile whose memory can be planned: see `dsv4 plan`")
 
 
 def _hbm(machine: Machine) -> int:
