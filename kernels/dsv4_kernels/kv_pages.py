@@ -66,7 +66,8 @@ def round_trip(kv_format: KVFormat, rows: torch.Tensor) -> torch.Tensor:
 
 def _scale_bytes(groups: torch.Tensor) -> torch.Tensor:
     """The e8m0 byte of each group [n, 7, 64], int32 [n, 7]; 255 where a value is not finite."""
-    amax_bits = groups.abs().amax(-1).view(torch.int32)
+    # Of a maximum that is NaN torch promises no sign.
+    amax_bits = groups.abs().amax(-1).abs_().view(torch.int32)
     # 448 = 1.75 * 2^8: the exponent of the ceiling moves up when the mantissa exceeds .75.
     byte = (amax_bits >> 23) - 8 + ((amax_bits & 0x7FFFFF) > 0x600000)
     return byte.clamp_(min=_MIN_SCALE_BYTE).masked_fill_(amax_bits >= 0x7F800000, 255)

@@ -49,7 +49,8 @@ def decode(of: KVLayout, data: Tensor, scales: Tensor) -> Tensor:
 
 
 def _encode_e4m3(groups: Tensor, amax: Tensor) -> tuple[Tensor, Tensor]:
-    bits = amax.view(torch.int32)
+    # Of a maximum that is NaN torch promises no sign.
+    bits = amax.abs().view(torch.int32)
     # 448 = 1.75 * 2^8: the exponent of the ceiling moves up when the mantissa exceeds .75.
     byte = ((bits >> 23) - 8 + ((bits & 0x7FFFFF) > 0x600000)).clamp_(min=MIN_SCALE_BYTE)
     poisoned = bits >= 0x7F800000

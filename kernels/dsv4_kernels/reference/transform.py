@@ -36,7 +36,9 @@ def tree_sum(x: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x * (1 / sqrt(mean(x ** 2) + eps)) * weight` over dimension 0 of [128, n]."""
     mean = tree_sum(x * x) * (1.0 / x.shape[0])
-    return (x * (1.0 / torch.sqrt(mean + eps))) * weight[:, None]
+    # In float64, because torch's float32 root is not always the nearest on a CPU.
+    root = (mean + eps).double().sqrt().float()
+    return (x * (1.0 / root)) * weight[:, None]
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
