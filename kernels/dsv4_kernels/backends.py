@@ -114,8 +114,9 @@ def is_active(op: str, device: torch.device | str) -> bool:
     return (op, torch.device(device).type) in _active
 
 
-def run(op: str, phase: str, device: torch.device, *, need_reference: bool = False) -> Implementation:
-    """The implementation that serves `op` on `device`; counts the launch."""
+def run(op: str, phase: str | None, device: torch.device, *, need_reference: bool = False) -> Implementation:
+    """The implementation that serves `op` on `device`; counts the launch, by `counters.counted_as` without a phase."""
+    phase = counters.current_phase() if phase is None else phase
     if phase not in counters.PHASES:
         raise ArgumentError("phase", repr(phase), " or ".join(counters.PHASES))
     if _stand_in is not None:

@@ -30,7 +30,7 @@ class CandidateTable:
     blocks: Tensor
 
 
-def candidate_blocks(logits: Tensor, lengths: Tensor, count: int, *, phase: Phase = "decode") -> Tensor:
+def candidate_blocks(logits: Tensor, lengths: Tensor, count: int, *, phase: Phase | None = None) -> Tensor:
     """int32 [T, count]: the blocks of 8 keys with the highest maximum, in ascending order, padded with -1.
 
     `logits` float32 [T, n], `lengths` int32 [T]. The newest block (that of the last key) is always among them. The

@@ -29,7 +29,9 @@ from dsv4_kernels.pool import IndexPool
 from dsv4_kernels.pooling import Compressor, TokenRuns
 
 
-def compress_tokens(compressor: Compressor, projected: Tensor, runs: TokenRuns, *, phase: Phase = "decode") -> Tensor:
+def compress_tokens(
+    compressor: Compressor, projected: Tensor, runs: TokenRuns, *, phase: Phase | None = None
+) -> Tensor:
     """bfloat16 [T, 512]: the latents (normalised, before RoPE) of entries that rows close, zeros at all other rows.
 
     `projected` [T, compressor.pooling.width(512)]: values, then gates, in float32; for ratio 1 values of any float. The
@@ -48,7 +50,7 @@ def compress_kv(
     runs: TokenRuns,
     slots: Tensor,
     *,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
 ) -> Tensor:
     """`compress_tokens`, and in the same launch RoPE and store of the entries; returns the latents.
 
@@ -74,7 +76,7 @@ def compress_index_keys(
     runs: TokenRuns,
     slots: Tensor,
     *,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
 ) -> None:
     """Entries of 128 channels into index keys, in one launch: pooled, rounded to bfloat16, then as `write_index_keys`.
 

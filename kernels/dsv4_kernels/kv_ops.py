@@ -27,7 +27,7 @@ from dsv4_kernels.kv_layout import ROPE_WIDTH, WIDTH
 from dsv4_kernels.kv_pool import KVPool
 
 
-def store_kv(pool: KVPool, rows: Tensor, slots: Tensor, *, phase: Phase = "decode") -> None:
+def store_kv(pool: KVPool, rows: Tensor, slots: Tensor, *, phase: Phase | None = None) -> None:
     """Quantise `rows` float [n, 512] to `slots` int64 [n] of the pool.
 
     A slot of -1 skips its row. Slots of one call must differ. Padding and rows of other slots keep their bytes.
@@ -48,7 +48,7 @@ def norm_rope_store_kv(
     slots: Tensor,
     *,
     query: Tensor | None = None,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
 ) -> None:
     """RMSNorm, RoPE of the last 64 values, `store_kv`; and RoPE of `query` in place, in the same launch.
 
@@ -80,7 +80,7 @@ def norm_rope_store_kv(
 
 
 def dequantize_kv(
-    pool: KVPool, slots: Tensor, *, dtype: torch.dtype = torch.bfloat16, phase: Phase = "decode"
+    pool: KVPool, slots: Tensor, *, dtype: torch.dtype = torch.bfloat16, phase: Phase | None = None
 ) -> Tensor:
     """`dtype` (bfloat16 or float32) [n, 512]: the rows at int64 `slots` [n]; zeros for a slot of -1.
 

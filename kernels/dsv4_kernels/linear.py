@@ -13,7 +13,7 @@ from dsv4_kernels.counters import Phase
 from dsv4_kernels.router import SPLIT
 
 
-def linear_float32(x: Tensor, weight: Tensor, *, phase: Phase = "decode") -> Tensor:
+def linear_float32(x: Tensor, weight: Tensor, *, phase: Phase | None = None) -> Tensor:
     """float32 [T, N]: `x @ weight.T`, never rounded to bfloat16 on its way.
 
     `x` bfloat16 [T, K], `weight` bfloat16 [N, K]. Products are exact and summed in float32: a row's result is bitwise

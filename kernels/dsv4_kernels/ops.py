@@ -31,7 +31,7 @@ ROPE_PAIRS = 32
 
 
 def quantize_query(
-    q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, spec: IndexSpec, phase: Phase = "decode"
+    q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, spec: IndexSpec, phase: Phase | None = None
 ) -> Query:
     """RoPE, Hadamard if the spec says so, quantise; float32 throughout, but for what the convention rounds.
 
@@ -54,7 +54,7 @@ def quantize_query_with_weights(
     *,
     weight_scale: float,
     spec: IndexSpec,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
 ) -> tuple[Query, Tensor]:
     """`quantize_query` and the head weights in one launch: bfloat16 [T, H] `bf16(bf16(weights) * weight_scale)`."""
     check.tensor("q", q, check.FLOATS, (None, None, HEAD_DIM), q.device)
@@ -77,7 +77,7 @@ def write_index_keys(
     positions: Tensor,
     slots: Tensor,
     *,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
 ) -> None:
     """RMSNorm, RoPE, Hadamard if the pool says so, quantise, scatter to the pool.
 
@@ -109,7 +109,7 @@ def paged_logits(
     max_seq_len: int,
     row_to_seq: Tensor | None = None,
     starts: Tensor | None = None,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
     accumulate: torch.dtype = torch.float32,
     table_slots: int | None = None,
     out: Tensor | None = None,
@@ -161,7 +161,7 @@ def rowgroup_logits(
     max_query_len: int,
     weight_scale: float,
     max_seq_len: int,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """`paged_logits` of rows that stand grouped by sequence and share its key loads.
@@ -194,7 +194,7 @@ def readback(pool: IndexPool, slots: Tensor) -> Tensor:
     """float32 [n, 128]: the dequantised keys at int64 `slots` [n], for debugging and self-tests."""
     check.tensor("slots", slots, (torch.int64,), (None,), pool.device)
     check.within("slots", slots, 0, pool.tokens - 1)
-    return backends.run("readback", "decode", pool.device).readback(pool, slots)
+    return backends.run("readback", None, pool.device).readback(pool, slots)
 
 
 def _finite(name: str, value: float) -> None:

@@ -22,7 +22,7 @@ MAX_EXPERTS = 512
 MAX_TOPK = 32
 
 
-def router_partials(x: Tensor, weight: Tensor, *, phase: Phase = "decode") -> Tensor:
+def router_partials(x: Tensor, weight: Tensor, *, phase: Phase | None = None) -> Tensor:
     """float32 [ceil(K / 512), T, E]: partial s is `x[:, 512 s:512 s + 512] @ weight[:, 512 s:512 s + 512].T`.
 
     `x` bfloat16 [T, K], `weight` bfloat16 [E, K], E at most 512. Products are exact and summed in float32. A row's
@@ -43,7 +43,7 @@ def router_gate(
     *,
     routed_scaling: float = 1.0,
     renormalise: bool = True,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
 ) -> tuple[Tensor, Tensor]:
     """float32 [T, k] weights and int32 [T, k] experts, best first: those with the highest `score + bias`.
 

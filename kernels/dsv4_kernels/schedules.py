@@ -14,7 +14,9 @@ from dsv4_kernels.dispatch import THRESHOLDS, decode_ctas
 from dsv4_kernels.errors import ArgumentError
 
 
-def decode_schedule(lengths: Tensor, *, max_seq_len: int, ctas: int | None = None, phase: Phase = "decode") -> Tensor:
+def decode_schedule(
+    lengths: Tensor, *, max_seq_len: int, ctas: int | None = None, phase: Phase | None = None
+) -> Tensor:
     """int32 [P, 4] of a decode launch: row, first chunk, chunks, length. Chunks are 256 compressed keys.
 
     `lengths` int32 [T]. P is `ctas` or follows `dispatch.decode_ctas`; it must be at least T. The chunks of a workgroup

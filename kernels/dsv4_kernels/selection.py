@@ -9,7 +9,7 @@ from dsv4_kernels import backends, check
 from dsv4_kernels.counters import Phase
 
 
-def topk(logits: Tensor, lengths: Tensor, k: int, *, by_position: bool = False, phase: Phase = "decode") -> Tensor:
+def topk(logits: Tensor, lengths: Tensor, k: int, *, by_position: bool = False, phase: Phase | None = None) -> Tensor:
     """int32 [T, k]: per row the columns of the k highest scores below its length, padded with -1.
 
     The best first, or with `by_position` ascending, as V4.1's attention reads them.
@@ -34,7 +34,7 @@ def topk_slots(
     page_slots: int,
     row_to_seq: Tensor | None = None,
     by_position: bool = False,
-    phase: Phase = "decode",
+    phase: Phase | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`topk` and, int64 [T, k], the pool slots of what it selects (-1 stays -1), in one launch.
 

@@ -179,10 +179,14 @@ def test_launches_are_counted_by_operation_phase_and_backend(monkeypatch: pytest
     logits, lengths = torch.zeros(1, 4), torch.tensor([4], dtype=torch.int32)
     ops.topk(logits, lengths, 2, phase="prefill")
     ops.topk(logits, lengths, 2)
+    with counters.counted_as("verify"):
+        ops.topk(logits, lengths, 2)
+        ops.topk(logits, lengths, 2, phase="prefill")
     ops.readback(IndexPool.allocate(IndexSpec(), 1), torch.tensor([0]))
     added = {key: n - before.get(key, 0) for key, n in counters.snapshot().launches.items()}
     assert {key: n for key, n in added.items() if n} == {
-        ("topk", "prefill", "portable"): 1,
+        ("topk", "prefill", "portable"): 2,
         ("topk", "decode", "portable"): 1,
+        ("topk", "verify", "portable"): 1,
         ("readback", "decode", "portable"): 1,
     }

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from dsv4_kernels.counters import Phase
+
 from .decode_plan import DecodePlan, make_plan
 from .geometry import TILE_TOKENS
 from .linear import padded
@@ -84,6 +86,13 @@ class ForwardBatch:
     @property
     def decode_rows(self) -> int:
         return 0 if self.decode is None else self.decode.count
+
+    @property
+    def phase(self) -> Phase:
+        """What operations on all rows at once are counted as."""
+        if self.segments:
+            return "prefill"
+        return "verify" if self.drafted else "decode"
 
 
 def make_batch(decode: Sequence[DecodeRow], chunks: Sequence[PromptChunk]) -> ForwardBatch:

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from .batch import make_batch
+from dsv4_kernels.counters import counted_as
+
+from .batch import ForwardBatch, make_batch
 from .causal_model import CausalModel
 from .config import PAGE_TOKENS
 from .draft import DraftSource
@@ -88,13 +90,18 @@ class Scheduler:
 
     def step(self) -> None:
         """Admit, run the model once, sample, deliver."""
-        self._admit()
+        with counted_as("prefill"):
+            self._admit()
         work = self._plan()
         if not work:
             return
         decode = [w for w in work if w.request.decoding]
         prefill = [w for w in work if not w.request.decoding]
         batch = make_batch([row for w in decode for row in w.decode_rows], [w.chunk for w in prefill])
+        with counted_as(batch.phase):
+            self._run(batch, decode, prefill)
+
+    def _run(self, batch: ForwardBatch, decode: list[Work], prefill: list[Work]) -> None:
         logits = self._model.forward(batch)
         emissions: list[Emission] = []
         row = 0

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dsv4_kernels.counters import Phase
 from dsv4_kernels.pooling import TokenRuns
 
 from ..batch import ForwardBatch
@@ -55,13 +54,6 @@ class ForwardPass:
     def token_ids(self) -> torch.Tensor:
         """Token of each row, int64 [T]."""
         return self.batch.token_ids
-
-    @property
-    def phase(self) -> Phase:
-        """What operations on all rows at once are counted as."""
-        if self.batch.segments:
-            return "prefill"
-        return "verify" if self.batch.drafted else "decode"
 
     def entry_slots(self, ratio: int) -> torch.Tensor:
         """Where the entry that each row completes is stored, int64 [T]; -1 where a row completes none."""

@@ -60,13 +60,13 @@ class KVSource:
         # Ratio 1 is a plain projection in bfloat16, as published; pooling is in float32.
         values = projected if pooling.gated else projected.bfloat16()
         slots, cos, sin = of.entry_slots(self.ratio), self._rope.cos, self._rope.sin
-        latents = ops.compress_kv(self.entries, self._compressor, values, cos, sin, of.runs, slots, phase=of.phase)
+        latents = ops.compress_kv(self.entries, self._compressor, values, cos, sin, of.runs, slots)
         # Index keys and queries are bfloat16 before they are quantised, as published.
         keys = self._wk(latents.float()).bfloat16()
         first = (of.runs.positions - (self.ratio - 1)).clamp(min=0)
 
         def write(pool: IndexPool) -> None:
-            ops.write_index_keys(pool, keys, self._key_norm, self._rms, cos, sin, first, slots, phase=of.phase)
+            ops.write_index_keys(pool, keys, self._key_norm, self._rms, cos, sin, first, slots)
 
         write(self.index)
         for observer in self.observers:
