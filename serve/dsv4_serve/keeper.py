@@ -16,7 +16,7 @@ from dsv4_serve.logs import log
 from dsv4_serve.oom_kills import OomKills
 from dsv4_serve.restart_policy import Restarts
 from dsv4_serve.startup import BOOT, EngineNotReadyError, bring_up
-from dsv4_serve.supervisor import STOP_SECONDS, EngineProcess, free_port
+from dsv4_serve.supervisor import STOP_SECONDS, EngineProcess, free_port, how_it_ended
 from dsv4_serve.watch import watch
 
 MakeAdapter = Callable[[EngineRun], EngineAdapter]
@@ -66,21 +66,27 @@ class EngineKeeper:
         """Start one and see it to its end."""
         engine = await self._start()
         kills = OomKills(engine.pid)
-        death = asyncio.create_task(engine.wait())
+        gone = asyncio.create_task(engine.gone())
         life = asyncio.create_task(self._serve(says_ready))
         try:
-            await asyncio.wait((death, life), return_when=asyncio.FIRST_COMPLETED)
-            if death.done():
-                return of_death(death.result(), kills.since > 0)
-            failure = _failure(life)
-            self.front.lifecycle.set_unhealthy(failure.reason)
-            # One that hangs or is dead inside has nothing to finish, and may not hear a SIGTERM.
-            engine.kill()
-            await death
-            return failure
+            await asyncio.wait((gone, life), return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                # From this moment nothing is sent to it, and no late answer of its health makes it ready again.
+                life.cancel()
+                self.front.lifecycle.lose_engine(how_it_ended(gone.result()))
+                failure = of_death(await engine.death(), kills.since > 0)
+            else:
+                failure = _failure(life)
+                self.front.lifecycle.lose_engine(failure.reason)
+                # One that hangs or is dead inside has nothing to finish, and may not hear a SIGTERM.
+                engine.kill()
+                await engine.death()
         finally:
-            death.cancel()
+            gone.cancel()
             life.cancel()
+        # A process that left the engine's group may hold its connections, and clients would wait for it.
+        self.front.client.close()
+        return failure
 
     async def _serve(self, says_ready: Callable[[], None]) -> Failure:
         await bring_up(self.front)

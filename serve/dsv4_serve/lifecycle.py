@@ -87,6 +87,16 @@ class Lifecycle:
         if self.state == "unhealthy":
             self._move("ready", "")
 
+    def lose_engine(self, reason: str) -> None:
+        """The engine takes no requests any more: none is sent to it, and whoever asks is told why.
+
+        A server that leaves does not start another one, so that it drains from now on.
+        """
+        if self.state == "leaving":
+            self._move("draining", f"the server is shutting down, and {reason}")
+        else:
+            self.set_unhealthy(reason)
+
     def set_restarting(self, reason: str) -> None:
         """The engine ended and another will be started; its phases begin anew."""
         self._finish()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from dsv4_serve.engines.connection import EngineConnection, EngineUnreachableError
+from dsv4_serve.engines.connection import EngineConnection, EngineRefusedError, EngineUnreachableError
 from dsv4_serve.exchange import Exchange
 from dsv4_serve.front import Front
 from dsv4_serve.front_protocol import abort_connection
@@ -72,6 +72,7 @@ class Proxy:
 
     async def _forward(self, exchange: Exchange, body: bytes, send: Send) -> None:
         headers = {"content-type": "application/json", "x-request-id": exchange.request_id}
+        lifecycle = self.front.lifecycle
         exchange.reached_engine = True
         try:
             async with self.front.client.exchange("POST", exchange.path, headers, body) as answer:
@@ -82,8 +83,12 @@ class Proxy:
                     length = (b"content-length", str(len(payload)).encode())
                     await self._start(exchange, answer, send, length)
                     await self._pieces(exchange, payload, send)
+        except EngineRefusedError as error:
+            exchange.reached_engine = False
+            lifecycle.lose_engine("the engine takes no connections any more")
+            raise not_ready(lifecycle.state, lifecycle.reason) from error
         except EngineUnreachableError as error:
-            raise engine_lost(self.front.lifecycle.reason or str(error)) from error
+            raise engine_lost(str(error) if lifecycle.takes_requests else lifecycle.reason) from error
 
     async def _stream(self, exchange: Exchange, answer: EngineConnection, send: Send) -> None:
         await self._start(exchange, answer, send)

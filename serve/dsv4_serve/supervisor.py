@@ -33,9 +33,7 @@ class Death:
 
     @property
     def how(self) -> str:
-        if self.returncode < 0:
-            return f"the engine was killed by {signal.Signals(-self.returncode).name}"
-        return f"the engine exited with code {self.returncode}"
+        return how_it_ended(self.returncode)
 
     def __str__(self) -> str:
         return f"{self.how}; its last line: {self.tail[-1]}" if self.tail else self.how
@@ -67,10 +65,18 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    async def wait(self) -> Death:
-        """Returns once the engine has ended, by itself or by `stop`; what it left of its group ends with it."""
+    async def gone(self) -> int:
+        """The exit code, as soon as the engine has ended, by itself or by `stop`; what it left of its group ends, too.
+
+        Of a process that was killed it is the signal, negative.
+        """
         returncode = await self._process.wait()
         self.kill()
+        return returncode
+
+    async def death(self) -> Death:
+        """As `gone`, with the last lines: what the engine left may keep them back for LAST_LINES_SECONDS."""
+        returncode = await self.gone()
         await self._last_lines()
         return Death(returncode, tuple(self._tail))
 
@@ -118,6 +124,12 @@ class EngineProcess:
         if text:
             self._tail.append(text)
             log_engine_line(text)
+
+
+def how_it_ended(returncode: int) -> str:
+    if returncode < 0:
+        return f"the engine was killed by {signal.Signals(-returncode).name}"
+    return f"the engine exited with code {returncode}"
 
 
 def engine_environ(inherited: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:

@@ -4,9 +4,10 @@
 
 A prompt that begins with `standin:` selects a failure for that request: `standin:429`, `standin:503`,
 `standin:context`, `standin:cut` (the connection breaks after three tokens), `standin:die` (the process
-exits), `standin:hang` (no first token, ever), `standin:stuck` (the same for all requests from now on), `standin:eat`
-(takes memory until somebody ends it), `standin:flood` (an endless stream as fast as the client reads), `standin:pause`
-(three tokens, then none).
+exits), `standin:orphan` (the same, and a child in a group of its own keeps its sockets and its output open),
+`standin:hang` (no first token, ever), `standin:stuck` (the same for all requests from now on), `standin:eat` (takes
+memory until somebody ends it), `standin:flood` (an endless stream as fast as the client reads), `standin:pause` (three
+tokens, then none).
 """
 
 from __future__ import annotations
@@ -143,7 +144,9 @@ class Standin:
             retry = [(b"retry-after", b"7")] if status in (429, 503) else []
             await reply(send, status, {"error": error}, retry)
             return
-        if failure == "die":
+        if failure == "orphan":
+            leave_an_orphan()
+        if failure in ("die", "orphan"):
             os._exit(13)
         if failure == "eat":
             eat_memory()
@@ -193,6 +196,14 @@ class Standin:
             self.generated += 1
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+
+def leave_an_orphan() -> None:
+    """Long enough for a test to see it, and gone by itself."""
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(15)
+        os._exit(0)
 
 
 def eat_memory() -> None:

@@ -126,7 +126,7 @@ async def test_no_answer_in_time_and_nobody_there() -> None:
         with pytest.raises(EngineUnreachableError, match=r"GET /x: no answer within 0.1 s"):
             await client.get_text("/x")
         port = client.port
-    with pytest.raises(EngineUnreachableError, match="it does not listen yet"):
+    with pytest.raises(EngineUnreachableError, match="it does not listen:"):
         await EngineClient(port).get_text("/x")
 
 

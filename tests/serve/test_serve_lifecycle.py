@@ -168,3 +168,21 @@ def test_states_only_move_forward() -> None:
     lifecycle.set_dead("killed")
     lifecycle.set_draining()
     assert (lifecycle.state, lifecycle.reason) == ("dead", "killed")
+
+
+def test_a_lost_engine_ends_readiness_and_a_server_that_leaves_drains() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.lose_engine("it was killed")
+    assert lifecycle.state == "starting"
+    lifecycle.set_ready()
+    lifecycle.lose_engine("it was killed")
+    assert (lifecycle.state, lifecycle.reason, lifecycle.takes_requests) == ("unhealthy", "it was killed", False)
+    lifecycle.set_restarting("another is started")
+    lifecycle.lose_engine("it was killed")
+    assert (lifecycle.state, lifecycle.reason) == ("restarting", "another is started")
+    lifecycle.set_ready()
+    lifecycle.set_leaving()
+    assert lifecycle.takes_requests
+    lifecycle.lose_engine("it was killed")
+    assert (lifecycle.state, lifecycle.takes_requests) == ("draining", False)
+    assert lifecycle.reason == "the server is shutting down, and it was killed"

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dsv4_serve.engines.connection import EngineConnection, EngineUnreachableError
+from dsv4_serve.engines.connection import EngineConnection, EngineRefusedError, EngineUnreachableError
 
 __all__ = ["EngineClient", "EngineUnreachableError"]
 
@@ -36,6 +36,7 @@ class EngineClient:
         """Send a request; inside, status and headers are known and the body can be read, in chunks or whole.
 
         Leaving before the end of the body closes the connection, which is how the engine learns that nobody listens.
+        EngineRefusedError when the request could not even be sent.
         """
         connection = await self._connect()
         self._busy.add(connection)
@@ -76,7 +77,7 @@ class EngineClient:
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(EngineConnection, "127.0.0.1", self.port)
         except OSError as error:
-            raise EngineUnreachableError(f"it does not listen yet: {error.strerror or error}") from error
+            raise EngineRefusedError(f"it does not listen: {error.strerror or error}") from error
         return connection
 
     async def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout: float) -> str:

@@ -24,6 +24,10 @@ class EngineUnreachableError(Exception):
         self.status = status
 
 
+class EngineRefusedError(EngineUnreachableError):
+    """Nothing listens at the engine's port: it has not begun to, or takes no requests any more."""
+
+
 class EngineConnection(asyncio.Protocol):
     """Carries one exchange after another; `status` and `headers` (lower-case names) are those of the current one."""
 
