@@ -54,7 +54,8 @@ def too_many(limit: int) -> ApiError:
 
 def not_ready(state: str, reason: str) -> ApiError:
     headers = {"Retry-After": str(RETRY_SECONDS.get(state, 2))}
-    return ApiError(503, f"Not served now, the server is {state}: {reason}.", "service_unavailable", None, "not_ready", headers)
+    message = f"Not served now, the server is {state}: {reason}."
+    return ApiError(503, message, "service_unavailable", None, "not_ready", headers)
 
 
 def engine_lost(reason: str) -> ApiError:
