@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from dsv4_serve import bench_command, eval_command, kernels_command, patches_command, pins_command, weights_command
-from dsv4_serve.errors import CommandError
+from dsv4_serve.errors import CommandError, UsageError
 from dsv4_serve.provenance import PATCH_PROOF
 from dsv4_serve.toggle_options import with_toggles
 
@@ -27,6 +27,7 @@ class TinyFamily(StrEnum):
 
 app = typer.Typer(
     help="Serve DeepSeek-V4 and V4.1 with the FP4 indexer.",
+    epilog="Exit codes: 0 fine, 1 failed, 2 usage, 3 preflight.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -42,7 +43,7 @@ app.add_typer(weights_command.app, name="weights")
 
 @app.callback()
 def root() -> None:
-    """Exit codes: 0 fine, 1 failed, 2 usage, 3 preflight."""
+    """Makes `dsv4` a command of commands; it has no options of its own."""
 
 
 @app.command()
@@ -77,6 +78,8 @@ def serve(
     from dsv4_serve.restart_policy import RestartPolicy
     from dsv4_serve.settings import ServeSettings
 
+    if as_json and not dry_run:
+        raise UsageError("--json has no effect without --dry-run; --json-logs makes each log line JSON")
     plan = make_plan(os.environ, toggles)
     settings = ServeSettings(
         profile=plan.profile,

@@ -84,6 +84,16 @@ def test_dry_run_prints_json_and_runs_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_json_without_a_dry_run_is_refused_instead_of_ignored() -> None:
+    done = dsv4("serve", "--json", "--port", "0", "--admin-port", "0")
+    assert done.returncode == 2
+    assert done.stderr == "dsv4: --json has no effect without --dry-run; --json-logs makes each log line JSON\n"
+
+
+def test_the_help_has_the_exit_codes() -> None:
+    assert "Exit codes: 0 fine, 1 failed, 2 usage, 3 preflight." in dsv4("--help").stdout
+
+
 def test_dry_run_for_people() -> None:
     done = dsv4("serve", "--dry-run", "--indexer-dtype", "fp8")
     assert done.returncode == 0
