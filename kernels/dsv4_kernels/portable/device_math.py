@@ -133,17 +133,6 @@ def pack(code, R: tl.constexpr):
 
 
 @triton.jit
-def to_bfloat16(x):
-    """Round to nearest even by integers: the interpreter's own conversion truncates.
-
-    A NaN is set apart: NVIDIA's, all ones, would carry into -0.
-    """
-    bits = x.to(tl.uint32, bitcast=True)
-    bits = tl.where(x == x, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)
-    return (bits & 0xFFFF0000).to(tl.float32, bitcast=True).to(tl.bfloat16)
-
-
-@triton.jit
 def rope_angles(cos_ptr, sin_ptr, position, stride, live):
     """cos and sin [R, 64] for all 64 pairs at int64 `position` [R]; the first 32 pairs do not turn."""
     pair = tl.arange(0, 64)

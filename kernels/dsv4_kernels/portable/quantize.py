@@ -61,8 +61,10 @@ def _query_kernel(
         tl.store(scale_out, byte.to(tl.uint8))
         if WITH_WEIGHTS:
             w = tl.load(weights_ptr + row * stride_weights + head).to(tl.float32)
-            w = device_math.to_bfloat16(w).to(tl.float32) * weight_scale
-            tl.store(weights_out_ptr + row * HEADS + head, device_math.to_bfloat16(w))
+            w = kv_math.round_bfloat16(w, 0) * weight_scale
+            # As bits, because the interpreter's own conversion is off.
+            at = weights_out_ptr.to(tl.pointer_type(tl.int16)) + row * HEADS + head
+            tl.store(at, kv_math.bfloat16_bits(w, 0).to(tl.int16))
 
 
 def quantize_query(q: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, spec: IndexSpec) -> Query:
