@@ -27,7 +27,7 @@ from dsv4_serve.worker_node import WorkerNode
 
 def public_app(front: Front) -> ASGIApp:
     """/v1/*, health and the status page; /metrics and /manifest too while the port is bound to loopback."""
-    app = _bare_app()
+    app = _bare_app("/v1/models", *ROUTES)
     nodes = Nodes.of(front.settings.profile.toggles())
     api = WorkerNode(nodes) if nodes.worker else Proxy(front)
     app.router.routes.extend(Route(path, api, methods=["POST"]) for path in ROUTES)
@@ -43,14 +43,16 @@ def public_app(front: Front) -> ASGIApp:
 
 def admin_app(front: Front) -> ASGIApp:
     """/metrics, /manifest and health. No keys: this port is for the inner network."""
-    app = _bare_app()
+    app = _bare_app("/metrics", "/manifest", "/livez", "/readyz", "/startupz")
     app.include_router(admin_routes(front))
     app.include_router(health_routes(front))
     return app
 
 
-def _bare_app() -> FastAPI:
+def _bare_app(*offered: str) -> FastAPI:
+    """`offered` are the routes that the answer to an unknown one names."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.offered = offered
     app.add_exception_handler(HTTPException, _routing_error)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(Exception, _defect)
@@ -101,7 +103,7 @@ async def _routing_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
     if error.status_code == 404:
-        refusal = unknown_route(method, path)
+        refusal = unknown_route(method, path, request.app.state.offered)
     elif error.status_code == 405:
         refusal = wrong_method(method, path, (error.headers or {}).get("Allow", "another method"))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from starlette.types import Send
 
@@ -33,8 +33,8 @@ def bad_key(given: bool) -> ApiError:
     return ApiError(401, problem, "authentication_error", None, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
 
 
-def unknown_route(method: str, path: str) -> ApiError:
-    message = f"{method} {path}: no such route; there are /v1/models, /v1/chat/completions, /v1/completions."
+def unknown_route(method: str, path: str, offered: Iterable[str]) -> ApiError:
+    message = f"{method} {path}: no such route; there are {', '.join(offered)}."
     return ApiError(404, message, code="unknown_url")
 
 

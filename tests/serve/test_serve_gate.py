@@ -68,7 +68,9 @@ def test_keys_are_in_no_log_metric_or_manifest(guarded: Launcher) -> None:
 def test_the_admin_port_serves_the_inner_network(guarded: Launcher) -> None:
     assert guarded.http.get(f"{guarded.admin}/metrics").status_code == 200
     assert guarded.http.get(f"{guarded.admin}/manifest").status_code == 200
-    assert guarded.http.get(f"{guarded.admin}/v1/models").status_code == 404
+    unknown = guarded.http.get(f"{guarded.admin}/v1/models")
+    told = "GET /v1/models: no such route; there are /metrics, /manifest, /livez, /readyz, /startupz."
+    assert (unknown.status_code, unknown.json()["error"]["message"]) == (404, told)
 
 
 def test_beyond_loopback_metrics_are_on_the_admin_port_only(model_dir: Path) -> None:
