@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dsv4_serve.client_key import read_key
 from dsv4_serve.errors import UsageError
 
 app = typer.Typer(help="Measure a server.", no_args_is_help=True)
@@ -60,7 +61,7 @@ def serve_verb(
                 for side in SIDES
             ]
         else:
-            key = key_file.read_text().strip() if key_file else os.environ.get("OPENAI_API_KEY")
+            key = read_key(key_file) or os.environ.get("OPENAI_API_KEY")
             metrics = metrics_url or f"{url.rstrip('/')}/metrics"
             targets = [Target("A" if against else "server", url.rstrip("/"), metrics, key, gpus)]
             targets += (

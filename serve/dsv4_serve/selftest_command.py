@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dsv4_serve.client_key import read_key
 from dsv4_serve.errors import UsageError
 from dsv4_serve.models import prepare_model
 from dsv4_serve.plan import make_plan
@@ -61,8 +62,7 @@ def run_url_selftest(toggles: dict[str, str], url: str, key_file: Path | None, p
     from dsv4_serve.selftest.by_url import probe_url
 
     profile = make_plan(os.environ, toggles).profile
-    key = None if key_file is None else key_file.read_text().strip()
-    return _report(probe_url(url.rstrip("/"), key, profile, probes), as_json)
+    return _report(probe_url(url.rstrip("/"), read_key(key_file), profile, probes), as_json)
 
 
 def _report(probed: AsyncIterator[Outcome], as_json: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from dsv4_serve.errors import UsageError
@@ -45,6 +46,8 @@ class Workload:
 
     def scaled(self, factor: float) -> Workload:
         """The same with every length multiplied, for a machine that is too small for the whole."""
+        if not 0 < factor < math.inf:
+            raise UsageError(f"--scale {factor}: accepted is a number above 0")
 
         def shorter(tokens: int, least: int) -> int:
             return max(least, round(tokens * factor)) if tokens else 0
