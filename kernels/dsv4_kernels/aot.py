@@ -103,7 +103,7 @@ def compile_variant(directory: Path, variant: Shipped) -> tuple[CompiledKernel, 
         sha256=hashlib.sha256(code).hexdigest(),
         symbol=compiled.metadata.name,
         threads=64 * compiled.metadata.num_warps,
-        arguments=_arguments(assembly, _argument_types(variant)),
+        arguments=_arguments(assembly, argument_types(variant)),
         argument_bytes=_number(assembly, "kernarg_segment_size"),
         vgpr=vgpr,
         agpr=_number(assembly, "agpr_count"),
@@ -157,7 +157,7 @@ def _compile_operation(kernel: OperationKernel) -> Any:
     names, constants = function.arg_names, dict(kernel.constants)
     source = ASTSource(
         function,
-        dict.fromkeys(constants, "constexpr") | _argument_types(kernel),
+        dict.fromkeys(constants, "constexpr") | argument_types(kernel),
         constexprs={(names.index(argument),): value for argument, value in constants.items()},
         attrs={(i,): [["tt.divisibility", 16]] for i, argument in enumerate(names) if aligned(argument)},
     )
@@ -165,7 +165,7 @@ def _compile_operation(kernel: OperationKernel) -> Any:
     return triton.compile(source, target=GPUTarget("hip", kernel.arch, 64), options=options)
 
 
-def _argument_types(variant: Shipped) -> dict[str, str]:
+def argument_types(variant: Shipped) -> dict[str, str]:
     """Run-time arguments in the order of the kernel's, with Triton's names of their types."""
     if not isinstance(variant, OperationKernel):
         return _TYPES

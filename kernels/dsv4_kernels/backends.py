@@ -73,6 +73,7 @@ def activate(
         raise ArgumentError("backend", repr(requested), " or ".join(("auto", *registry.BACKENDS)))
     if compiled_kernels is not None:
         _use_compiled(compiled_kernels, device, shapes, allow_fallback)
+    _check_compiled(device, allow_fallback)
     order = [name for name in registry.preference(device.type, _architecture(device)) if name not in without]
     chosen = tuple(_select(op, device, order, requested, allow_fallback, shapes) for op in registry.OPS if op in only)
     for selection in chosen:
@@ -88,13 +89,35 @@ def _use_compiled(
     arch = _architecture(device).partition(":")[0] or device.type
     needed = [variant.name for shape in shapes or () for variant in registry.logits_variants(shape)]
     try:
-        compiled.use(directory, arch=arch, needed=needed)
+        compiled.use(directory, arch=arch, needed=needed, refused=_left_out if allow_fallback else None)
     except BackendUnavailableError as error:
         if not allow_fallback:
             raise
         log.warning("kernels compiled ahead of time cannot be used: %s", error)
         counters.count_fallback("paged_logits", f"compiled kernels: {error}")
         compiled.use(None)
+
+
+def _check_compiled(device: torch.device, allow_fallback: bool) -> None:
+    """Every object of the directory in use answers a known question; the scores answer theirs in `_select`."""
+    from dsv4_kernels.gfx950 import compiled
+
+    store = compiled.active()
+    if store is None:
+        return
+    from dsv4_kernels.object_check import wrong_objects
+
+    for wrong in wrong_objects(store, device):
+        told = store.refusal(wrong.op, wrong.names, wrong.problem)
+        if not allow_fallback:
+            raise BackendUnavailableError(told)
+        _left_out(wrong.op, told)
+        store.drop(wrong.names)
+
+
+def _left_out(op: str, told: str) -> None:
+    log.warning("left out of the kernels compiled ahead of time: %s", told)
+    counters.count_fallback(op, f"compiled kernels: {told}")
 
 
 def candidates(op: str, device: torch.device | str) -> tuple[str, ...]:

@@ -15,19 +15,16 @@ from pathlib import Path
 from dsv4_kernels.layout import RECORD68, RECORD68_P128, SPLIT8, SPLIT64
 from dsv4_kernels.pool import IndexSpec
 
+ROOT = Path(__file__).parent
 DEVICE_SOURCES = (
     *(f"gfx950/{name}.py" for name in ("epilogue", "logits_kernel", "order", "page")),
-    *(
-        f"portable/{name}.py"
-        for name in ("kv_codes", "kv_dequantize", "kv_gfx950", "kv_math", "kv_norm_rope", "kv_sm89")
-    ),
-    *(f"portable/{name}.py" for name in ("kv_store", "query_rope", "router", "softplus")),
-    "kv_layout.py",
-    "operation_kernels.py",
-    "softplus.py",
-    "aot.py",
+    *(f"portable/{path.name}" for path in sorted((ROOT / "portable").glob("*.py"))),
+    *(f"{name}.py" for name in ("kv_layout", "pooling", "softplus", "exponential", "formats")),
+    *(f"{name}.py" for name in ("operation_kernels", "compressor_kernels", "aot")),
 )
-"""What a code object of the gfx950 kernels follows from, beside the layouts that it reads."""
+"""What a code object of gfx950 follows from, beside the layouts that it reads. The portable kernels stand whole: which
+of them an object takes in by a call changes easily.
+"""
 
 
 def describe(spec: IndexSpec, kernel: str) -> dict[str, object]:
@@ -58,9 +55,8 @@ def backend_sources(backend: str) -> str:
     """sha256 (64 hex digits) of the sources of a backend of ours and of the conventions: what its rounding follows
     from.
     """
-    root = Path(__file__).parent
-    digest = hashlib.sha256((root / "formats.py").read_bytes())
-    for path in sorted((root / backend).rglob("*.py")):
+    digest = hashlib.sha256((ROOT / "formats.py").read_bytes())
+    for path in sorted((ROOT / backend).rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -72,7 +68,7 @@ def kernel_sources() -> str:
     """
     digest = hashlib.sha256()
     for name in DEVICE_SOURCES:
-        digest.update((Path(__file__).parent / name).read_bytes())
+        digest.update((ROOT / name).read_bytes())
     for layout in (SPLIT64, SPLIT8, RECORD68, RECORD68_P128):
         digest.update(json.dumps(describe(IndexSpec(layout), ""), sort_keys=True).encode())
     return digest.hexdigest()

@@ -84,11 +84,14 @@ def write(directory: Path, kernels: list[CompiledKernel], *, arch: str, purpose:
     return index
 
 
-def read(directory: Path, *, arch: str | None = None, needed: Iterable[str] = ()) -> dict[str, CompiledKernel]:
+def read(
+    directory: Path, *, arch: str | None = None, needed: Iterable[str] = (), objects: bool = True
+) -> dict[str, CompiledKernel]:
     """The kernels of a directory by name.
 
     Raises BackendUnavailableError where it is missing or damaged, built from other sources than this package's or for
-    another architecture than `arch`, or lacks a kernel of `needed`.
+    another architecture than `arch`, or lacks a kernel of `needed`. Without `objects` the code objects themselves are
+    left to the caller (`damage`).
     """
     index = directory / INDEX
     if not index.is_file():
@@ -99,16 +102,23 @@ def read(directory: Path, *, arch: str | None = None, needed: Iterable[str] = ()
     if arch is not None:
         _require(index, "arch", document.get("arch"), arch)
     kernels = {kernel.name: kernel for kernel in map(_kernel, document["kernels"])}
-    for kernel in kernels.values():
-        code = directory / kernel.file
-        if not code.is_file() or hashlib.sha256(code.read_bytes()).hexdigest() != kernel.sha256:
-            raise BackendUnavailableError(f"{code}: missing, or not the file that {INDEX} describes; build it again")
+    for kernel in kernels.values() if objects else ():
+        wrong = damage(directory, kernel)
+        if wrong:
+            raise BackendUnavailableError(f"{directory / kernel.file}: {wrong}; build it again")
     missing = sorted(set(needed) - set(kernels))
     if missing:
         raise BackendUnavailableError(
             f"{index}: built for {document['purpose']}, lacks {', '.join(missing)}; `dsv4 kernels build` makes them"
         )
     return kernels
+
+
+def damage(directory: Path, kernel: CompiledKernel) -> str:
+    """What is wrong with the file of a kernel, empty if nothing."""
+    code = directory / kernel.file
+    whole = code.is_file() and hashlib.sha256(code.read_bytes()).hexdigest() == kernel.sha256
+    return "" if whole else f"missing, or not the file that {INDEX} describes"
 
 
 def _document(index: Path) -> dict[str, Any]:

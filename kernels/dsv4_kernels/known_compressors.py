@@ -1,4 +1,4 @@
-"""Known answers of the compressors: tokens whose values average to one under gates that `ape` makes equal.
+"""Known answers of the compressors: tokens whose values average to one under gates that `ape`, if any, makes equal.
 
 So an entry is ones, its RMS is one, and its latent is the norm's weights. Entry 0 stands at position 0, entry 1 where
 angles are a quarter turn. A chunk closes the first and leaves the second one token short; a decoded token closes it.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dsv4_kernels.known_kv import EXPONENT, PAGE_ROWS, expected, pattern, turned
+from dsv4_kernels.known_kv import EXPONENT, PAGE_ROWS, PAGES, expected, pattern, turned
 from dsv4_kernels.kv_layout import ROPE_WIDTH, V4, V41_FP4, WIDTH, KVLayout
 from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.layout import GROUPS, HEAD_DIM, SPLIT64
@@ -41,13 +41,13 @@ class Call:
     slots: Tensor
 
 
-def _calls(of: Pooling, dim: int, device: torch.device) -> list[Call]:
+def _calls(of: Pooling, dim: int, device: torch.device, *, ape: bool = True) -> list[Call]:
     """Of request 1: all tokens of two entries but the last, then the last; a padded row before each."""
     count = 2 * of.ratio
     position = torch.arange(count, device=device)
     # A single token is its entry: it has to be one.
     value = 1.0 + (0.5 - (position % 2)) * of.gated
-    parts = [value] if not of.gated else [value, -0.5 * (position % of.ratio)]
+    parts = [value] if not of.gated else [value, -0.5 * ape * (position % of.ratio)]
     tokens = torch.stack(parts, 1)[:, :, None].expand(count, len(parts), of.width(dim) // len(parts)).reshape(count, -1)
     ends = (position + 1) % of.ratio == 0
     slot = torch.where(ends, torch.tensor(SLOTS, device=device)[position // of.ratio], 1 << 40)
@@ -62,12 +62,13 @@ def _calls(of: Pooling, dim: int, device: torch.device) -> list[Call]:
     return calls
 
 
-def _compressor(of: Pooling, weight: Tensor) -> Compressor:
+def _compressor(of: Pooling, weight: Tensor, *, ape: bool = True) -> Compressor:
     if not of.gated:
         return Compressor(of, weight, 0.0)
     dim, device = weight.shape[0], weight.device
-    ape = 0.5 * torch.arange(of.ratio, device=device)[:, None].expand(of.ratio, of.series * dim)
-    return Compressor(of, weight, 0.0, ape.contiguous(), of.ring(2, dim, device=device).fill_(torch.nan))
+    gates = 0.5 * torch.arange(of.ratio, device=device)[:, None].expand(of.ratio, of.series * dim)
+    ring = of.ring(2, dim, device=device).fill_(torch.nan)
+    return Compressor(of, weight, 0.0, gates.contiguous() if ape else None, ring)
 
 
 def _angles(of: Pooling, device: torch.device) -> Angles:
@@ -98,40 +99,78 @@ def _tokens(backend: Implementation, device: torch.device) -> str:
 
 def _kv(backend: Implementation, device: torch.device) -> str:
     for of, layout in LAYOUTS.items():
-        weight = (pattern(layout, device)[0] * 2.0**EXPONENT).bfloat16()
-        pool, compressor = KVPool.allocate(layout, PAGE_ROWS, 3, device), _compressor(of, weight)
-        for call in _calls(of, WIDTH, device):
-            cos, sin = _angles(of, device)
-            got = backend.compress_kv(pool, compressor, call.projected, cos, sin, call.runs, call.slots)
-            if not torch.equal(got, _latents(call, of, weight)):
-                return f"latents of {of.name} differ from the known ones"
-        if not torch.equal(pool.pages, _pages(layout, weight)):
-            return f"pages of {layout.name} with {of.name} differ from the known ones"
+        different = kv(backend, device, of, layout, PAGE_ROWS)
+        if different:
+            return different
     return ""
 
 
-def _pages(layout: KVLayout, weight: Tensor) -> Tensor:
+def kv(
+    backend: Implementation,
+    device: torch.device,
+    of: Pooling,
+    layout: KVLayout,
+    page_rows: int,
+    *,
+    ape: bool = True,
+    weights: torch.dtype = torch.bfloat16,
+    projected: torch.dtype = torch.float32,
+) -> str:
+    """Latents and pages of two entries, in these types of the norm's weights and of the projected rows."""
+    weight = (pattern(layout, device)[0] * 2.0**EXPONENT).to(weights)
+    pool, compressor = KVPool.allocate(layout, page_rows, PAGES, device), _compressor(of, weight, ape=ape)
+    for call in _calls(of, WIDTH, device, ape=ape):
+        cos, sin = _angles(of, device)
+        got = backend.compress_kv(pool, compressor, call.projected.to(projected), cos, sin, call.runs, call.slots)
+        if not torch.equal(got, _latents(call, of, weight)):
+            return f"latents of {of.name} differ from the known ones"
+    if not torch.equal(pool.pages, _pages(layout, weight.bfloat16(), page_rows)):
+        return f"pages of {layout.name} with {of.name} differ from the known ones"
+    return ""
+
+
+def _pages(layout: KVLayout, weight: Tensor, page_rows: int) -> Tensor:
     _, codes, scale = pattern(layout, weight.device)
     bits = weight.view(torch.int16)
     after, plain = turned(codes, 8 if layout.code == "e2m1" else 0x80), turned(bits, -(2**15))
     rows = [(SLOTS[0], codes, bits[-ROPE_WIDTH:]), (SLOTS[1], after, plain[-ROPE_WIDTH:])]
-    return expected(layout, rows, scale, weight.device)
+    return expected(layout, rows, scale, weight.device, page_rows)
 
 
 def _index_keys(backend: Implementation, device: torch.device) -> str:
-    """Keys of ones: under the scale 2^-2 the code of 4, and of -4 where a quarter turn negates."""
-    pool = IndexPool.allocate(IndexSpec(hadamard=False), 2, device)
+    return index_keys(backend, device, hadamard=False)
+
+
+def index_keys(backend: Implementation, device: torch.device, *, hadamard: bool) -> str:
+    """Keys of ones: under the scale 2^-2 the code of 4, and of -4 where a quarter turn negates. Rotated, sqrt(128) in
+    dimension 0; after the turn sqrt(32) in dimensions 0, 64 and 65 and less that in 1, which are 6 under their scales.
+    """
+    pool = IndexPool.allocate(IndexSpec(hadamard=hadamard), 2, device)
     compressor = _compressor(C4, torch.ones(HEAD_DIM, device=device))
     for call in _calls(C4, HEAD_DIM, device):
         backend.compress_index_keys(pool, compressor, call.projected, *_angles(C4, device), call.runs, call.slots)
     slots = torch.tensor(SLOTS, device=device)
     payload = torch.full((2, HEAD_DIM // 2), 0x66, dtype=torch.uint8, device=device)
     payload[1, HEAD_DIM // 4 :] = 0x6E
-    if not torch.equal(pool.payload.view(-1)[SPLIT64.payload_offsets(slots)], payload):
+    groups, scales = torch.arange(2 * GROUPS, device=device), torch.full((2 * GROUPS,), 125, device=device)
+    stored = pool.payload.view(-1)[SPLIT64.payload_offsets(slots)]
+    if hadamard:
+        payload = torch.zeros_like(payload)
+        payload[0, 0], payload[1, 0], payload[1, HEAD_DIM // 4] = 0x07, 0xF7, 0x77
+        # Which zero a zero becomes is the machine's, and so is the scale of a group of zeros.
+        stored = stored & ~_negative_zeros(stored)
+        groups, scales = torch.tensor([0, GROUPS, GROUPS + 2]).to(device), torch.tensor([128, 127, 127]).to(device)
+    if not torch.equal(stored, payload):
         return "stored codes differ from the known ones"
-    if not bool((pool.scale.view(-1)[SPLIT64.scale_offsets(slots)] == 125).all()):
+    if not torch.equal(pool.scale.view(-1)[SPLIT64.scale_offsets(slots)].flatten()[groups].long(), scales):
         return "stored scale bytes differ from the known ones"
     return "" if int((pool.scale != 0).sum()) == 2 * GROUPS else "bytes of other slots changed"
+
+
+def _negative_zeros(packed: Tensor) -> Tensor:
+    """The sign bits of codes of zero."""
+    low, high = (packed & 15) == 8, (packed >> 4) == 8
+    return low * 0x08 + high.to(torch.uint8) * 0x80
 
 
 TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {

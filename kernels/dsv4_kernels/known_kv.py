@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 LAYOUTS = (V4, V41_INTERLEAVED, V41_FP4)
 """Every code and both arrangements."""
 
-PAGE_ROWS = 2
+PAGES, PAGE_ROWS = 3, 2
 EXPONENT = 3
-SLOTS = (5, -1, 0)
 
 
 def pattern(of: KVLayout, device: torch.device) -> tuple[Tensor, Tensor, int]:
@@ -55,74 +54,96 @@ def _data(of: KVLayout, codes: Tensor, plain: Tensor) -> Tensor:
     return torch.cat([data, plain.view(torch.uint8)]) if of.plain_rope else data
 
 
-def expected(of: KVLayout, rows: list[tuple[int, Tensor, Tensor]], scale: int, device: torch.device) -> Tensor:
+def expected(
+    of: KVLayout, rows: list[tuple[int, Tensor, Tensor]], scale: int, device: torch.device, page_rows: int = PAGE_ROWS
+) -> Tensor:
     """The pages in which only `rows` (slot, codes, bits of plain values) were stored."""
-    size = of.page_bytes(PAGE_ROWS)
-    pages = torch.zeros(3 * size, dtype=torch.uint8, device=device)
+    size = of.page_bytes(page_rows)
+    pages = torch.zeros(PAGES * size, dtype=torch.uint8, device=device)
     for slot, codes, plain in rows:
         at = torch.tensor([slot], device=device)
-        pages[of.data_offsets(at, PAGE_ROWS, size)[0]] = _data(of, codes, plain)
-        pages[of.scale_offsets(at, PAGE_ROWS, size)[0, : of.coded // of.group]] = scale
-    return pages.view(3, size)
+        pages[of.data_offsets(at, page_rows, size)[0]] = _data(of, codes, plain)
+        pages[of.scale_offsets(at, page_rows, size)[0, : of.coded // of.group]] = scale
+    return pages.view(PAGES, size)
 
 
-def _store(backend: Implementation, device: torch.device) -> str:
-    slots = torch.tensor(SLOTS, device=device)
-    for of in LAYOUTS:
-        value, codes, scale = pattern(of, device)
-        pool = KVPool.allocate(of, PAGE_ROWS, 3, device)
-        x = (value * 2.0**EXPONENT).bfloat16()
-        backend.store_kv(pool, x.expand(3, WIDTH).contiguous(), slots)
-        plain = x[-ROPE_WIDTH:].view(torch.int16)
-        known = expected(of, [(5, codes, plain), (0, codes, plain)], scale, device)
-        if not torch.equal(pool.pages, known):
-            return f"pages of {of.name} differ from the known ones"
-    return ""
+def far_slot(page_rows: int) -> int:
+    """The second row of the last page."""
+    return (PAGES - 1) * page_rows + 1
 
 
-def _norm_rope_store(backend: Implementation, device: torch.device) -> str:
-    """A row of ones has an RMS of one, so the norm gives its weights; position 1 is a quarter turn."""
-    slots, positions = torch.tensor(SLOTS, device=device), torch.tensor([0, 0, 1], device=device)
+def store(backend: Implementation, device: torch.device, of: KVLayout, page_rows: int) -> str:
+    """Rows of bfloat16 into a far slot, none, and the first."""
+    far = far_slot(page_rows)
+    value, codes, scale = pattern(of, device)
+    pool = KVPool.allocate(of, page_rows, PAGES, device)
+    x = (value * 2.0**EXPONENT).bfloat16()
+    backend.store_kv(pool, x.expand(3, WIDTH).contiguous(), torch.tensor([far, -1, 0], device=device))
+    plain = x[-ROPE_WIDTH:].view(torch.int16)
+    known = expected(of, [(far, codes, plain), (0, codes, plain)], scale, device, page_rows)
+    return "" if torch.equal(pool.pages, known) else f"pages of {of.name} differ from the known ones"
+
+
+def norm_rope_store(
+    backend: Implementation,
+    device: torch.device,
+    of: KVLayout,
+    page_rows: int,
+    *,
+    weights: torch.dtype = torch.bfloat16,
+    heads: int = 2,
+) -> str:
+    """A row of ones has an RMS of one: the norm gives its weights. Position 1 is a quarter turn. 0 heads: no query."""
+    far = far_slot(page_rows)
+    slots, positions = torch.tensor([far, -1, 0], device=device), torch.tensor([0, 0, 1], device=device)
     cos = torch.tensor([[1.0], [0.0]], device=device).expand(2, ROPE_WIDTH // 2).contiguous()
-    for of in LAYOUTS:
-        value, codes, scale = pattern(of, device)
-        pool = KVPool.allocate(of, PAGE_ROWS, 3, device)
-        weight = (value * 2.0**EXPONENT).bfloat16()
-        query = weight.expand(3, 2, WIDTH).contiguous()
-        ones = torch.ones(3, WIDTH, dtype=torch.bfloat16, device=device)
-        backend.norm_rope_store_kv(pool, ones, weight, 0.0, cos, 1.0 - cos, positions, slots, query)
-        bits = weight.view(torch.int16)
-        after = turned(bits, -(2**15))
-        rows = [
-            (5, codes, bits[-ROPE_WIDTH:]),
-            (0, turned(codes, 8 if of.code == "e2m1" else 0x80), after[-ROPE_WIDTH:]),
-        ]
-        if not torch.equal(pool.pages, expected(of, rows, scale, device)):
-            return f"pages of {of.name} differ from the known ones"
-        known = torch.stack([bits, bits, after])[:, None].expand(3, 2, WIDTH)
-        if not torch.equal(query.view(torch.int16), known):
-            return "the query after RoPE differs from the known one"
+    value, codes, scale = pattern(of, device)
+    pool = KVPool.allocate(of, page_rows, PAGES, device)
+    weight = (value * 2.0**EXPONENT).bfloat16()
+    query = weight.expand(3, heads, WIDTH).contiguous() if heads else None
+    ones = torch.ones(3, WIDTH, dtype=torch.bfloat16, device=device)
+    backend.norm_rope_store_kv(pool, ones, weight.to(weights), 0.0, cos, 1.0 - cos, positions, slots, query)
+    bits = weight.view(torch.int16)
+    after = turned(bits, -(2**15))
+    turned_codes = turned(codes, 8 if of.code == "e2m1" else 0x80)
+    rows = [(far, codes, bits[-ROPE_WIDTH:]), (0, turned_codes, after[-ROPE_WIDTH:])]
+    if not torch.equal(pool.pages, expected(of, rows, scale, device, page_rows)):
+        return f"pages of {of.name} differ from the known ones"
+    known = torch.stack([bits, bits, after])[:, None].expand(3, heads, WIDTH)
+    if query is not None and not torch.equal(query.view(torch.int16), known):
+        return "the query after RoPE differs from the known one"
     return ""
 
 
-def _dequantize(backend: Implementation, device: torch.device) -> str:
-    slots = torch.tensor([*SLOTS, 1], device=device)
-    for of in LAYOUTS:
-        value, codes, scale = pattern(of, device)
-        row = (value * 2.0**EXPONENT).bfloat16()
-        plain = row[-ROPE_WIDTH:].view(torch.int16)
-        pages = expected(of, [(5, codes, plain), (0, codes, plain)], scale, device)
-        zero = torch.zeros_like(row)
-        known = torch.stack([row, zero, row, zero])
-        for dtype in (torch.bfloat16, torch.float32):
-            got = backend.dequantize_kv(KVPool(of, PAGE_ROWS, pages), slots, dtype)
-            if got.dtype != dtype or not torch.equal(got, known.to(dtype)):
-                return f"rows of {of.name} differ from the known ones"
+def dequantize(
+    backend: Implementation, device: torch.device, of: KVLayout, page_rows: int, *dtypes: torch.dtype
+) -> str:
+    """Stored rows in each of `dtypes`; a slot of -1 and one that nothing was stored to are zeros."""
+    far = far_slot(page_rows)
+    slots = torch.tensor([far, -1, 0, 1], device=device)
+    value, codes, scale = pattern(of, device)
+    row = (value * 2.0**EXPONENT).bfloat16()
+    plain = row[-ROPE_WIDTH:].view(torch.int16)
+    pages = expected(of, [(far, codes, plain), (0, codes, plain)], scale, device, page_rows)
+    zero = torch.zeros_like(row)
+    known = torch.stack([row, zero, row, zero])
+    for dtype in dtypes:
+        got = backend.dequantize_kv(KVPool(of, page_rows, pages), slots, dtype)
+        if got.dtype != dtype or not torch.equal(got, known.to(dtype)):
+            return f"rows of {of.name} differ from the known ones"
     return ""
+
+
+def _every_layout(ask: Callable[[KVLayout], str]) -> str:
+    return next((different for of in LAYOUTS if (different := ask(of))), "")
 
 
 TESTS: dict[str, Callable[[Implementation, torch.device], str]] = {
-    "store_kv": _store,
-    "norm_rope_store_kv": _norm_rope_store,
-    "dequantize_kv": _dequantize,
+    "store_kv": lambda backend, device: _every_layout(lambda of: store(backend, device, of, PAGE_ROWS)),
+    "norm_rope_store_kv": lambda backend, device: _every_layout(
+        lambda of: norm_rope_store(backend, device, of, PAGE_ROWS)
+    ),
+    "dequantize_kv": lambda backend, device: _every_layout(
+        lambda of: dequantize(backend, device, of, PAGE_ROWS, torch.bfloat16, torch.float32)
+    ),
 }

@@ -30,28 +30,49 @@ def _partials(backend: Implementation, device: torch.device) -> str:
     return "" if torch.equal(got, known) else "partials differ from the known ones"
 
 
-def product_mismatch(product: Callable[[Tensor, Tensor], Tensor], device: torch.device) -> str:
+def product_mismatch(product: Callable[[Tensor, Tensor], Tensor], device: torch.device, hidden: int = HIDDEN) -> str:
     """Empty if `product(x, weight)` is float32 and exact where results have more bits than bfloat16 holds."""
     row = 2.0 ** torch.arange(ROWS, device=device)
     expert = torch.arange(1.0, EXPERTS + 1, device=device)
-    x = row[:, None].expand(ROWS, HIDDEN).bfloat16().contiguous()
-    weight = expert[:, None].expand(EXPERTS, HIDDEN).bfloat16().contiguous()
+    x = row[:, None].expand(ROWS, hidden).bfloat16().contiguous()
+    weight = expert[:, None].expand(EXPERTS, hidden).bfloat16().contiguous()
     got = product(x, weight)
     if got.dtype != torch.float32:
         return f"results are {got.dtype}, not torch.float32"
-    return "" if torch.equal(got, torch.outer(row, expert) * HIDDEN) else "results differ from the known ones"
+    return "" if torch.equal(got, torch.outer(row, expert) * hidden) else "results differ from the known ones"
 
 
 def _linear(backend: Implementation, device: torch.device) -> str:
-    """After that 2^24, 1 and -2^24, whose ascending sum loses the 1."""
-    different = product_mismatch(lambda x, weight: backend.linear_float32(x, weight, SPLIT), device)
-    if different:
+    return linear(backend, device, HIDDEN) or linear(backend, device, 2 * SPLIT + 1)
+
+
+def linear(backend: Implementation, device: torch.device, hidden: int) -> str:
+    """Known products of a hidden size; past 1,024 also 2^24, 1 and -2^24, whose ascending sum loses the 1."""
+    different = product_mismatch(lambda x, weight: backend.linear_float32(x, weight, SPLIT), device, hidden)
+    if different or hidden <= 2 * SPLIT:
         return different
-    x, weight = (torch.zeros(n, 2 * SPLIT + 1, dtype=torch.bfloat16, device=device) for n in (ROWS, EXPERTS))
-    x[:, ::SPLIT] = torch.tensor([4096.0, 1.0, 4096.0], device=device)
-    weight[:, ::SPLIT] = torch.tensor([4096.0, 1.0, -4096.0], device=device)
+    x, weight = (torch.zeros(n, hidden, dtype=torch.bfloat16, device=device) for n in (ROWS, EXPERTS))
+    x[:, : 3 * SPLIT : SPLIT] = torch.tensor([4096.0, 1.0, 4096.0], device=device)
+    weight[:, : 3 * SPLIT : SPLIT] = torch.tensor([4096.0, 1.0, -4096.0], device=device)
     added = backend.linear_float32(x, weight, SPLIT)
     return "" if not bool(added.any()) else "partials are not added in ascending order"
+
+
+def gate(backend: Implementation, device: torch.device, experts: int, k: int) -> str:
+    """The best have logits of 36, 49, ... and no bias; expert 0 has the highest, and a bias that forbids it."""
+    best = (37 * torch.arange(k, device=device) + 11) % (experts - 1) + 1
+    scores = 6.0 + torch.arange(k, device=device)
+    logits = torch.full((2, experts), 25.0, device=device)
+    logits[:, best] = scores * scores
+    logits[:, 0] = 1e4
+    bias = torch.zeros(experts, device=device)
+    bias[0] = -1e4
+    partials = torch.stack([logits - 1.0, torch.ones_like(logits)])
+    weights, chosen = backend.router_gate(partials, bias, k, 4.0, True)
+    if not torch.equal(chosen.long(), best.flip(0).expand(2, k)):
+        return f"experts {chosen.tolist()} differ from the known ones {best.flip(0).tolist()}"
+    known = (scores.flip(0) * 4.0 / scores.sum()).expand(2, k)
+    return "" if torch.equal(weights, known) else f"weights {weights.tolist()} differ from the known ones"
 
 
 def _gate(backend: Implementation, device: torch.device) -> str:

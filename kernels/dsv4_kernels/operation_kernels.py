@@ -1,4 +1,4 @@
-"""Plain Triton kernels that are compiled ahead of time for gfx950, as data: main KV rows, compressors, the router.
+"""Plain Triton kernels that are compiled ahead of time for gfx950, as data: main KV rows, compressors, products, gates.
 
 Each is one kernel under one set of compile-time choices. Pages and shapes are those of DeepSeek-V4 and V4.1; other
 calls are compiled where they serve.
@@ -18,6 +18,9 @@ PAGES = (("v4", 64), ("v4", 2), ("v41", 256), ("v41_fp4", 256), ("v41_fp4", 128)
 
 GATES = ((256, 6), (256, 8), (384, 6), (384, 8))
 """Experts and how many are chosen."""
+
+PARTS = (8, 10, 14)
+"""Partials of a float32 product: of hidden sizes 4,096, 5,120 and 7,168."""
 
 KV = {"pages_ptr": "*u8", "rows": "i32", "slots": "i32", "page_stride": "i32"}
 FUSED = {
@@ -123,9 +126,24 @@ def _router() -> Iterator[OperationKernel]:
         )
 
 
+def _linear() -> Iterator[OperationKernel]:
+    from dsv4_kernels.portable import linear
+
+    for parts in PARTS:
+        yield OperationKernel(
+            f"sum_partials_{parts}",
+            "linear_float32",
+            "dsv4_kernels.portable.linear:_sum_partials_kernel",
+            (("PARTS", parts), ("BLOCK", linear.BLOCK)),
+            (("partials_ptr", "*fp32"), ("out_ptr", "*fp32"), ("count", "i32")),
+            linear.SUM_WARPS,
+            "portable",
+        )
+
+
 def operation_kernels() -> tuple[OperationKernel, ...]:
     """All of them. Imports Triton."""
     from dsv4_kernels.compressor_kernels import compressor_kernels
 
     rows = (kernel for name, page_rows in PAGES for kernel in _kv_rows(KV_LAYOUTS[name], page_rows))
-    return (*rows, *compressor_kernels(), *_router())
+    return (*rows, *compressor_kernels(), *_router(), *_linear())

@@ -49,7 +49,7 @@ def test_every_kernel_has_a_name_of_its_own_and_an_operation_that_its_backend_of
     assert len({kernel.name for kernel in shipped}) == len(shipped)
     for kernel in operation_kernels():
         assert kernel.op in registry.BACKENDS[kernel.backend].ops
-    made_of = registry.KV_ROWS | {"compress_index_keys", "router_partials", "router_gate"}
+    made_of = registry.KV_ROWS | {"compress_index_keys", "router_partials", "router_gate", "linear_float32"}
     assert {kernel.op for kernel in operation_kernels()} == made_of - {"compress_tokens"}
 
 

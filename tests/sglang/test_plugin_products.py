@@ -18,7 +18,7 @@ from torch import Tensor
 import engine_context
 import plugin_world
 from dsv4_kernels import backends, counters, registry
-from dsv4_serve.engines.sglang import float32_products, start
+from dsv4_serve.engines.sglang import float32_products, products, start
 
 Product = Callable[[Tensor, Tensor], Tensor]
 CPU = torch.device("cpu")
@@ -236,17 +236,12 @@ class Mode:
 
 
 @pytest.mark.parametrize("phase", ["prefill", "verify", "decode"])
-def test_products_are_counted_by_the_phase_of_the_forward(
-    monkeypatch: pytest.MonkeyPatch, plugin: None, phase: str
-) -> None:
-    from dsv4_serve.engines.sglang import products
-
+def test_products_are_counted_by_the_phase_of_the_forward(plugin: None, phase: str) -> None:
     def forward(model: Any, input_ids: Any, positions: Any, forward_batch: Any) -> Tensor:
         return product(*inputs(2, 64))
 
     key = ("linear_float32", phase, "reference")
     before = counters.snapshot().launches.get(key, 0)
-    monkeypatch.setattr(products, "_phase", "decode")
     products._in_forward(forward)(None, None, None, SimpleNamespace(forward_mode=Mode(phase)))
     assert counters.snapshot().launches[key] == before + 1
 

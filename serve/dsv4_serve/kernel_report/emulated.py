@@ -39,10 +39,10 @@ class EmulatedRuntime:
 class EmulatedKernels(compiled.CompiledKernels):
     """Compiled kernels that tell their runtime which tensors a launch names; a GPU finds them by address alone."""
 
-    def __init__(self, directory: Path, *, needed: Iterable[str] = ()) -> None:
+    def __init__(self, directory: Path, *, needed: Iterable[str] = (), refused: compiled.Refused | None = None) -> None:
         self.runtime = EmulatedRuntime()
         self.names: list[str] = []
-        super().__init__(directory, self.runtime, arch="gfx950", needed=needed)
+        super().__init__(directory, self.runtime, arch="gfx950", needed=needed, refused=refused)
 
     def launch(self, name: str, grid: compiled.Grid, arguments: Mapping[str, Tensor | int | float]) -> None:
         self.runtime.memory = {t.data_ptr(): t for t in arguments.values() if isinstance(t, Tensor)}

@@ -17,8 +17,6 @@ from dsv4_serve.engines.sglang import float32_products
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dsv4_kernels.counters import Phase
-
 log = logging.getLogger(__name__)
 
 PRODUCT = "sglang.kernels.ops.gemm.bf16_fp32"
@@ -26,16 +24,14 @@ COMPRESSOR = "sglang.srt.layers.attention.dsv4.compressor"
 ROUTER = "sglang.srt.models.deepseek_v2"
 MODEL = "sglang.srt.models.deepseek_v4"
 
-_phase: Phase = "decode"
-"""Of the forward that runs now."""
-
 
 def _in_forward(forward: Function) -> Function:
     def running(model: Any, input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        global _phase
+        from dsv4_kernels import counters
+
         mode = forward_batch.forward_mode
-        _phase = "decode" if mode.is_decode() else "verify" if mode.is_target_verify() else "prefill"
-        return forward(model, input_ids, positions, forward_batch, *args, **kwargs)
+        with counters.counted_as("decode" if mode.is_decode() else "verify" if mode.is_target_verify() else "prefill"):
+            return forward(model, input_ids, positions, forward_batch, *args, **kwargs)
 
     return running
 
@@ -52,8 +48,8 @@ def _multiply(product: Function) -> Function:
         from dsv4_kernels import counters, ops
 
         if chosen.ours(len(x)):
-            return ops.linear_float32(x, y, phase=_phase)
-        counters.count_launch(float32_products.OP, _phase, "engine")
+            return ops.linear_float32(x, y)
+        counters.count_launch(float32_products.OP, counters.current_phase(), "engine")
         return product(x, y, **options)
 
     return multiplying
