@@ -17,7 +17,7 @@ LAUNCHER_NAMES: tuple[MetricName, ...] = (
         "dsv4_kv_expected_tokens",
         "gauge",
         ("region", "tier"),
-        "rows",
+        "tokens",
         "tokens of context that the planner expects a tier to hold",
     ),
     _launcher(

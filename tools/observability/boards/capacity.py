@@ -13,14 +13,14 @@ BY_LENGTH = ("dsv4_cached_tokens_by_length_total", "dsv4_prompt_tokens_by_length
 _CAPACITY = (
     Panel(
         "Capacity in tokens",
-        "All replicas together. The compressed regions count their own entries: a c4 entry stands for 4 tokens.",
+        "All replicas. `main` counts context, other regions entries of their own: one of c4 stands for 4 tokens.",
         "short",
         (Query(total(CAPACITY, PLACE), "{{region}} {{tier}}"),),
         "bars",
     ),
     Panel(
         "Capacity in bytes",
-        "All replicas together; `main` is c4 and c128 without the index keys.",
+        "All replicas. `main` is c4 and c128 together, or V4.1's c1 and c2, without the index keys.",
         "bytes",
         (Query(total("dsv4_kv_capacity_bytes", PLACE), "{{region}} {{tier}}"),),
         "bars",
