@@ -123,7 +123,7 @@ def _compile(variant: KernelVariant) -> Any:
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
-    from dsv4_kernels.gfx950.order import order_of
+    from dsv4_kernels.gfx950.order import BLOCK, Order
 
     of = layout(variant.layout)
     names = paged_logits_kernel.arg_names
@@ -135,7 +135,7 @@ def _compile(variant: KernelVariant) -> Any:
         "SHARED": variant.shared,
         "WINDOWED": variant.windowed,
         "FAST": variant.fast,
-        "ORDER": order_of(of, 8 if variant.blocks else of.page_slots),
+        "ORDER": Order(of, BLOCK if variant.blocks else of.page_slots),
     }
     source = GluonASTSource(
         paged_logits_kernel,

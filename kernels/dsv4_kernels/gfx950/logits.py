@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.gfx950 import compiled
+from dsv4_kernels.gfx950.order import BLOCK, Order
 from dsv4_kernels.layout import RECORD68, RECORD68_N16, RECORD68_P128, SPLIT8, SPLIT64
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.registry import ROWS_PER_WAVE, logits_name
@@ -16,9 +17,6 @@ from dsv4_kernels.registry import ROWS_PER_WAVE, logits_name
 LAYOUTS = (SPLIT64, SPLIT8, RECORD68, RECORD68_N16, RECORD68_P128)
 MOST_STRIDE = 1 << 31
 """Bytes from one page to the next that an argument of 32 bits holds."""
-
-BLOCK = 8
-"""Keys of a table's entry where it names less than a page."""
 
 WAVES = 4096
 """Waves to aim for: 256 compute units, four SIMDs each, four waves a SIMD."""
@@ -91,7 +89,6 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
         store.launch(name, (blocks, 1 << shift, 1), arguments)
         return None
     from dsv4_kernels.gfx950.logits_kernel import paged_logits_kernel
-    from dsv4_kernels.gfx950.order import order_of
 
     return paged_logits_kernel[(blocks, 1 << shift)](
         **arguments,
@@ -101,7 +98,7 @@ def launch(call: LogitsCall, out: Tensor, *, rows_per_wave: int, fast: bool, spl
         SHARED=shared,
         WINDOWED=windowed,
         FAST=fast,
-        ORDER=order_of(of, call.entry_slots),
+        ORDER=Order(of, call.entry_slots),
         num_warps=1,
         enable_fp_fusion=True,
     )

@@ -17,7 +17,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from dsv4_kernels.gfx950.epilogue import prepare_weights
-from dsv4_kernels.gfx950.order import own_ids, part, two_halves, word_scales
 from dsv4_kernels.gfx950.page import first_page, payload_of, scales_of, score_pages
 
 FAR = gl.constexpr(0x7FFFFFFF)
@@ -72,12 +71,12 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         seq_ptr, starts_ptr, ends_ptr, row0, rows, lead, R, SHARED, WINDOWED
     )
     begin = first >> 6
-    if two_halves(ORDER):
+    if ORDER.two_halves:
         # A wave's share begins with a page, so that the parity of its loop tells the half.
         begin = begin // 2 * 2
     pages = ((last + 63) >> 6) - begin
     share = (pages + (1 << split_shift) - 1) >> split_shift
-    if two_halves(ORDER):
+    if ORDER.two_halves:
         share = (share + 1) // 2 * 2
     p0 = begin + split * share
     p1 = gl.minimum(p0 + share, begin + pages)
@@ -92,22 +91,22 @@ def _score_run(rows_data, pool, table_ptr: tl.const, windows, out, where, HEADS:
         table_row = table_ptr + seq.to(gl.int64) * stride_table
         key = nb
         scaled = ns
-        if own_ids(ORDER):
+        if ORDER.own_ids:
             key = nb % 8
             scaled = ns % 8
-        key_offsets = (kb // 16 * part(ORDER, "group") + kb % 16)[:, None] + payload_of(key, ORDER)[None, :]
-        if word_scales(ORDER):
-            scale_offsets = (ns * (part(ORDER, "scale_slot") // 4))[:, None] + (
-                cs * (part(ORDER, "scale_lane") // 4)
+        key_offsets = (kb // 16 * ORDER.of.payload.group_stride + kb % 16)[:, None] + payload_of(key, ORDER)[None, :]
+        if ORDER.word_scales:
+            scale_offsets = (ns * (ORDER.of.scale.slot_stride // 4))[:, None] + (
+                cs * (ORDER.of.scale.lane_stride // 4)
             )[None, :]
         else:
-            lanes: gl.constexpr = part(ORDER, "scale_lanes")
-            group = cs % lanes * part(ORDER, "scale_lane") + cs // lanes
-            scale_offsets = (part(ORDER, "scale_base") + scales_of(scaled, ORDER))[:, None] + group[None, :]
+            lanes: gl.constexpr = ORDER.of.scale.lanes
+            group = cs % lanes * ORDER.of.scale.lane_stride + cs // lanes
+            scale_offsets = (ORDER.of.scale.base + scales_of(scaled, ORDER))[:, None] + group[None, :]
         # Look-ahead stops at the last id of the row (own ids) or of this wave: nothing past it is read.
-        if own_ids(ORDER):
+        if ORDER.own_ids:
             table = (table_row + p0 * 8, (((last + 7) >> 3) - 1 - p0 * 8) * 4, nb // 8 * 4)
-        elif two_halves(ORDER):
+        elif ORDER.two_halves:
             table = (table_row + (p0 >> 1), ((p1 - p0 - 1) >> 1) * 4, 0)
         else:
             table = (table_row + p0, (p1 - p0 - 1) * 4, 0)

@@ -18,15 +18,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.amd import hint
 
 from dsv4_kernels.gfx950.epilogue import head_sum, transpose_reduce
-from dsv4_kernels.gfx950.order import (
-    gathers,
-    own_ids,
-    part,
-    payload_of_slot,
-    scale_of_slot,
-    two_halves,
-    word_scales,
-)
 
 
 @gluon.jit
@@ -38,9 +29,9 @@ def page_base(ptr, page, stride):
 @gluon.jit
 def block_of(entry, ORDER: gl.constexpr):
     """Page of an entry and, where it names a block of keys inside the page, the first slot of that block."""
-    if gathers(ORDER):
-        count: gl.constexpr = part(ORDER, "page") // part(ORDER, "entry")
-        return entry // count, entry % count * part(ORDER, "entry")
+    if ORDER.gathers:
+        count: gl.constexpr = ORDER.of.page_slots // ORDER.entry
+        return entry // count, entry % count * ORDER.entry
     else:
         return entry, 0
 
@@ -48,50 +39,50 @@ def block_of(entry, ORDER: gl.constexpr):
 @gluon.jit
 def payload_of(slot, ORDER: gl.constexpr):
     """First byte of a slot in its page."""
-    run: gl.constexpr = part(ORDER, "run")
-    return slot // run * part(ORDER, "run_stride") + slot % run * part(ORDER, "slot")
+    run: gl.constexpr = ORDER.of.payload_run
+    return slot // run * ORDER.of.payload.run_stride + slot % run * ORDER.of.payload.slot_stride
 
 
 @gluon.jit
 def scales_of(slot, ORDER: gl.constexpr):
     """The scale of group 0 of a slot, from the first scale of its page."""
-    run: gl.constexpr = part(ORDER, "scale_run")
-    return slot // run * part(ORDER, "scale_run_stride") + slot % run * part(ORDER, "scale_slot")
+    run: gl.constexpr = ORDER.of.scale_run
+    return slot // run * ORDER.of.scale.run_stride + slot % run * ORDER.of.scale.slot_stride
 
 
 @gluon.jit
 def load_tile(source, page, T: gl.constexpr, ORDER: gl.constexpr):
     """Tile T (16 keys): 16 bytes a lane, the B operand as the matrix instruction wants it."""
     payload_ptr, _, key_offsets, _, stride, _ = source
-    if own_ids(ORDER):
+    if ORDER.own_ids:
         id, first = block_of(page[T], ORDER)
-        if gathers(ORDER):
+        if ORDER.gathers:
             key_offsets = key_offsets + payload_of(first, ORDER).to(gl.int32)[None, :]
         return gl.load(page_base(payload_ptr, id, stride)[None, :] + key_offsets)
     else:
-        if two_halves(ORDER):
-            payload_ptr = payload_ptr + page[1] * payload_of_slot(ORDER, 64)
-        return gl.load(page_base(payload_ptr, page[0], stride) + payload_of_slot(ORDER, 16 * T) + key_offsets)
+        if ORDER.two_halves:
+            payload_ptr = payload_ptr + page[1] * ORDER.payload_of_slot(64)
+        return gl.load(page_base(payload_ptr, page[0], stride) + ORDER.payload_of_slot(16 * T) + key_offsets)
 
 
 @gluon.jit
 def load_scales(source, page, T: gl.constexpr, ORDER: gl.constexpr):
     """A byte a lane of tile T; or a word, whose byte t belongs to tile t."""
     _, scale_ptr, _, scale_offsets, _, stride = source
-    if own_ids(ORDER):
+    if ORDER.own_ids:
         # The same lanes hold a key's scales and its bytes: nothing moves.
         entry = gl.convert_layout(page[T], gl.SliceLayout(1, scale_offsets.type.layout), assert_trivial=True)
         id, first = block_of(entry, ORDER)
-        if gathers(ORDER):
+        if ORDER.gathers:
             scale_offsets = scale_offsets + scales_of(first, ORDER).to(gl.int32)[:, None]
         return gl.load(page_base(scale_ptr, id, stride)[:, None] + scale_offsets)
-    elif word_scales(ORDER):
+    elif ORDER.word_scales:
         words = page_base(scale_ptr, page[0], stride).cast(gl.pointer_type(gl.int32), bitcast=True)
         return gl.load(words + scale_offsets)
     else:
-        if two_halves(ORDER):
-            scale_ptr = scale_ptr + page[1] * scale_of_slot(ORDER, 64)
-        return gl.load(page_base(scale_ptr, page[0], stride) + scale_of_slot(ORDER, 16 * T) + scale_offsets)
+        if ORDER.two_halves:
+            scale_ptr = scale_ptr + page[1] * ORDER.scale_of_slot(64)
+        return gl.load(page_base(scale_ptr, page[0], stride) + ORDER.scale_of_slot(16 * T) + scale_offsets)
 
 
 @gluon.jit
@@ -103,10 +94,10 @@ def load_id(table, offset, T: gl.constexpr, ORDER: gl.constexpr):
     """
     table_ptr, last_id, lanes = table
     row = table_ptr.cast(gl.pointer_type(gl.int8, const=True), bitcast=True)
-    if own_ids(ORDER):
+    if ORDER.own_ids:
         at = gl.minimum((offset * 8 + T * 8 + lanes).to(gl.uint32), last_id.to(gl.uint32))
         return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)),)
-    elif two_halves(ORDER):
+    elif ORDER.two_halves:
         at = gl.minimum((offset >> 3 << 2).to(gl.uint32), last_id.to(gl.uint32)).to(gl.uint64)
         return (gl.load((row + at).cast(gl.pointer_type(gl.uint32, const=True), bitcast=True)), (offset >> 2) & 1)
     else:
@@ -116,7 +107,7 @@ def load_id(table, offset, T: gl.constexpr, ORDER: gl.constexpr):
 
 @gluon.jit
 def scale_of(scales, T: gl.constexpr, ORDER: gl.constexpr):
-    if word_scales(ORDER):
+    if ORDER.word_scales:
         return ((scales[0] >> (8 * T)) & 255).to(gl.uint8)
     else:
         return scales[T]
@@ -136,11 +127,11 @@ def first_page(source, table, ORDER: gl.constexpr):
     """What `score_page` scores first, and the ids of what it fetches first."""
     page = ()
     following = ()
-    for t in gl.static_range(4 if own_ids(ORDER) else 1):
+    for t in gl.static_range(4 if ORDER.own_ids else 1):
         page = page + load_id(table, 0 * table[1], t, ORDER)
         following = following + load_id(table, 0 * table[1] + 4, t, ORDER)
     scales = ()
-    for t in gl.static_range(1 if word_scales(ORDER) else 4):
+    for t in gl.static_range(1 if ORDER.word_scales else 4):
         scales = scales + (load_scales(source, page, t, ORDER),)
     hint.sched_barrier()
     keys = ()
@@ -173,12 +164,12 @@ def score_page(state, next_offset, rows, source, table, sink, HEADS: gl.constexp
             score = scaled_product(keys[t], held[t], q[r], q_scale[r], HEADS, MFMA)
             hint.sched_barrier()
             if r == R - 1:
-                if own_ids(ORDER):
+                if ORDER.own_ids:
                     fetched = fetched + (load_tile(source, page, t, ORDER),)
                     next_scales = next_scales + (load_scales(source, page, t, ORDER),)
                     following = following + load_id(table, next_offset, t, ORDER)
                 else:
-                    if t == 0 or not word_scales(ORDER):
+                    if t == 0 or not ORDER.word_scales:
                         next_scales = next_scales + (load_scales(source, page, t, ORDER),)
                     fetched = fetched + (load_tile(source, page, t, ORDER),)
                     if t == 0:
