@@ -21,6 +21,7 @@ from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.object_questions import launched_with, question
 from dsv4_kernels.operation_kernels import operation_kernels
 from dsv4_serve.kernel_report.emulated import EmulatedKernels
+from dsv4_serve.profiles.load import REPOSITORY
 from gfx950_emulator import active
 
 CPU = torch.device("cpu")
@@ -264,3 +265,9 @@ def test_scores_of_a_directory_are_not_asked_here(directory: Path) -> None:
     assert SCORES in kernel_store.read(directory)
     assert SCORES not in OPERATIONS
     assert {variant.op for variant in registry.VARIANTS} == {"paged_logits"}
+
+
+def test_the_page_says_how_many_objects_there_are() -> None:
+    text = " ".join((REPOSITORY / "docs" / "kernels.md").read_text().split())
+    logits, operations = len(registry.variants("gfx950")), len(OPERATIONS)
+    assert f"all {logits + operations} of gfx950 ({logits} of the logits, {operations} of [V4.1's operations]" in text

@@ -23,9 +23,9 @@ COLUMNS = 4096
 LINES = table_lines("operation", "layout", "backend", "instructions a row", "VGPR", "LDS")
 
 KV = {"store", "norm + RoPE + store", "norm + RoPE + store with 16 query heads", "dequantise"}
-ROUTER = {"router product", "router gate"}
+ROUTER = {"router product", "router gate", "sum of partials"}
 INDEX = {"index keys", "query and head weights", "candidates: scores", "candidates: choice", "top-k by position"}
-LAUNCHES = {"candidates: scores": (0, 2), "candidates: choice": (1, 2)}
+LAUNCHES = {"candidates: scores": (0, 2), "candidates: choice": (1, 2), "sum of partials": (1, 2)}
 """Which launch of how many a line is about, where an operation has several."""
 
 IN_LANES = {"candidates: choice": 5, "top-k by position": 4}
@@ -59,6 +59,8 @@ def router_work(operation: str) -> Work:
     def work(n: int) -> None:
         if operation == "router product":
             ours.router_partials(torch.ones(n, 1024).bfloat16(), weight, SPLIT)
+        elif operation == "sum of partials":
+            ours.linear_float32(torch.ones(n, 5120).bfloat16(), weight.repeat(1, 5), SPLIT)
         else:
             ours.router_gate(torch.randn(10, n, 256, generator=torch.Generator().manual_seed(2)), bias, 6, 1.5, True)
 
