@@ -6,12 +6,14 @@ Norm weights and `ape` are float32, projections float32 (ratio 1: bfloat16), pag
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from dsv4_kernels.kv_layout import KV_LAYOUTS
 from dsv4_kernels.layout import HEAD_DIM
 from dsv4_kernels.operation_kernels import OperationKernel
 from dsv4_kernels.pool import IndexSpec
 from dsv4_kernels.pooling import POOLINGS
+from dsv4_kernels.registry import BackendName
 
 PAGES = {1: ("v41_fp4", 256), 2: ("v41_fp4", 128), 4: ("v4", 64), 128: ("v4", 2)}
 """By ratio: layout and rows of a page of 256 tokens."""
@@ -22,7 +24,6 @@ STATE = {
     "requests_ptr": "*i64",
     "positions_ptr": "*i64",
     "rows": "i32",
-    "at_once": "i32",
     "requests": "i32",
     "tokens": "i32",
     "stride_projected": "i32",
@@ -38,9 +39,10 @@ ENTRY = {
     "stride_angle": "i32",
     "eps": "fp32",
 }
-POOLED = STATE | ENTRY | {"ape_ptr": "*fp32", "first_ptr": "*i64", "keep": "i32"}
+POOLED = STATE | ENTRY | {"ape_ptr": "*fp32", "first_ptr": "*i64"}
 ROW = {"latent_ptr": "*i32", "pages_ptr": "*u8", "page_stride": "i32"}
 SINGLE = {"projected_ptr": "*bf16", "stride_projected": "i32", "rows": "i32"} | ENTRY | ROW
+KEYS = {"payload_ptr": "*u8", "scale_ptr": "*u8", "payload_stride": "i32", "scale_stride": "i32"}
 MODULE = "dsv4_kernels.portable"
 
 
@@ -57,39 +59,33 @@ def compressor_kernels() -> Iterator[OperationKernel]:
         if not of.gated:
             types = SINGLE | {"requests_ptr": "*i64", "positions_ptr": "*i64"}
             constants = pool | {"R": kv_norm_rope.ROWS[kind.code], "PAIRED": True}
-            function, warps = "single_kernel", 1
-        else:
-            types = POOLED | ROW
-            constants = pool | _pooling(ratio)
-            function, warps = "pooled_kernel", compress.WARPS[ratio]
-        kernel = f"{MODULE}.compress_kernels:{function}"
-        yield OperationKernel(
-            name, "compress_kv", kernel, tuple(constants.items()), tuple(types.items()), warps, "gfx950_rows"
-        )
-    keys = IndexSpec(hadamard=True)
-    yield OperationKernel(
-        "compress_index_keys_c4_split64",
-        "compress_index_keys",
-        f"{MODULE}.compress_keys:keys_kernel",
-        tuple((_pooling(4) | compress_keys.keys_constants(keys)).items()),
-        tuple(
-            (
-                POOLED | {"payload_ptr": "*u8", "scale_ptr": "*u8", "payload_stride": "i32", "scale_stride": "i32"}
-            ).items()
-        ),
-        1,
-        "portable",
-    )
+            yield _kernel(name, "compress_kernels:single_kernel", constants, types, 1)
+            continue
+        for rows in (1, compress.ROWS_AT_ONCE[ratio]):
+            constants = pool | _pooling(ratio) | {"R": rows}
+            function, warps = "compress_kernels:pooled_kernel", compress.WARPS[ratio]
+            yield _kernel(f"{name}_r{rows}", function, constants, POOLED | ROW, warps)
+    of_keys = compress_keys.keys_constants(IndexSpec(hadamard=True))
+    for rows in (1, compress.ROWS_AT_ONCE[4]):
+        name, constants = f"compress_index_keys_c4_split64_r{rows}", of_keys | _pooling(4) | {"R": rows}
+        yield _kernel(name, "compress_keys:keys_kernel", constants, POOLED | KEYS, 1, "portable", "compress_index_keys")
     for columns in (4 * HEAD_DIM, 1024, 2048):
-        yield OperationKernel(
-            f"compress_keep_{columns}",
-            "compress_kv",
-            f"{MODULE}.compress_kernels:keep_kernel",
-            (("COLUMNS", columns),),
-            tuple((STATE | {"stop_ptr": "*i64"}).items()),
-            compress.KEEP_WARPS,
-            "portable",
-        )
+        constants, types = {"R": compress.KEPT_AT_ONCE, "COLUMNS": columns}, STATE | {"stop_ptr": "*i64"}
+        name, function = f"compress_keep_{columns}", "compress_kernels:keep_kernel"
+        yield _kernel(name, function, constants, types, compress.KEEP_WARPS, "portable")
+
+
+def _kernel(
+    name: str,
+    function: str,
+    constants: dict[str, Any],
+    types: dict[str, str],
+    warps: int,
+    backend: BackendName = "gfx950_rows",
+    operation: str = "compress_kv",
+) -> OperationKernel:
+    of_constants, of_types = tuple(constants.items()), tuple(types.items())
+    return OperationKernel(name, operation, f"{MODULE}.{function}", of_constants, of_types, warps, backend)
 
 
 def _pooling(ratio: int) -> dict[str, int | bool]:

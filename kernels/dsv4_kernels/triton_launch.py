@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -20,11 +22,30 @@ TYPES = {
     torch.uint8: "*u8",
 }
 
+_trial: ContextVar[bool] = ContextVar("trial", default=False)
+
+
+@contextmanager
+def trial() -> Iterator[None]:
+    """Within it a launch that is compiled is no fallback: known questions come in forms that nothing else launches."""
+    before = _trial.set(True)
+    try:
+        yield
+    finally:
+        _trial.reset(before)
+
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], constants: Mapping[str, Any], warps: int
+    kernel: Any,
+    grid: tuple[int, ...],
+    arguments: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    warps: int,
+    registers: int | None = None,
 ) -> None:
     """Launch a kernel of `triton.jit` with its run-time `arguments` and compile-time `constants`, by name.
+
+    `registers` bounds those of a thread on NVIDIA's machines, the only ones whose compiler takes such a bound.
 
     A call that a build directory is in use for and has no object of is compiled and counted.
     """
@@ -38,8 +59,10 @@ def launch(
             x, y, z = (*grid, 1, 1)[:3]
             store.launch(known.name, (x, y, z), arguments)
             return
-        counters.count_fallback(kernel.__name__.strip("_"), "not among the kernels compiled ahead of time")
-    kernel[grid](**arguments, **constants, num_warps=warps, enable_fp_fusion=False)
+        if not _trial.get():
+            counters.count_fallback(kernel.__name__.strip("_"), "not among the kernels compiled ahead of time")
+    bound = {} if registers is None else {"maxnreg": registers}
+    kernel[grid](**arguments, **constants, num_warps=warps, enable_fp_fusion=False, **bound)
 
 
 @cache

@@ -40,14 +40,8 @@ def test_latents_and_pages_are_those_of_the_reference(name: BackendName, ratio: 
     pools = [stream.pool(layout), stream.pool(layout)]
     want = cases.feed(reference, stream, stream.compressor(1), pools[1], calls)
     compressor = stream.compressor(1)
-    if ratio == 128:
-        # The prompt is the reference's, whose state is the same: to emulate 253 programs takes long.
-        latents = cases.feed(reference, stream, compressor, pools[0], calls[:1])
-        calls = calls[1:]
-    else:
-        latents = {}
     with active(order) as session:
-        latents |= cases.feed(backends.load(name), stream, compressor, pools[0], calls)
+        latents = cases.feed(backends.load(name), stream, compressor, pools[0], calls)
     assert cases.same(latents, want)
     assert torch.equal(pools[0].pages, pools[1].pages)
     assert all(launch.kernel.resources.scratch_bytes == 0 for launch in session.launches)

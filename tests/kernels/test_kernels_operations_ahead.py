@@ -22,7 +22,8 @@ WANTED = (
     "store_kv_v41_fp4_p128",
     "norm_rope_store_kv_v41_p256_query",
     "dequantize_kv_v41_fp4_p128",
-    "compress_kv_c2_v41_fp4_p128",
+    "compress_kv_c2_v41_fp4_p128_r1",
+    "compress_kv_c2_v41_fp4_p128_r8",
     "compress_keep_1024",
     "router_partials",
     "router_gate_e256_k6",
@@ -95,8 +96,8 @@ def test_pairs_are_compressed_by_them(kernels: EmulatedKernels) -> None:
     )
     assert cases.same(ours, known)
     assert torch.equal(pools[0].pages, pools[1].pages)
-    pooled = "compress_kv_c2_v41_fp4_p128"
-    assert kernels.names == [pooled, "compress_keep_1024", pooled, pooled]
+    pooled = "compress_kv_c2_v41_fp4_p128_r"
+    assert kernels.names == [f"{pooled}8", "compress_keep_1024", f"{pooled}1", f"{pooled}1"]
 
 
 def test_experts_are_chosen_by_them(kernels: EmulatedKernels) -> None:

@@ -19,8 +19,14 @@ from dsv4_kernels.triton_launch import launch
 WARPS = {2: 1, 4: 2, 128: 8}
 """By ratio: those of a program, which pools an entry at a time."""
 
-ROWS_AT_ONCE = {2: 2, 4: 4, 128: 32}
+BOUNDED = {2: (1, None), 4: (2, 80), 128: (16, 64)}
+"""By ratio, on NVIDIA's machines: warps, and the most registers of a thread, the fastest of those tried on an H200."""
+
+ROWS_AT_ONCE = {2: 8, 4: 4, 128: 32}
 """By ratio: rows of a program where runs are long, so that most programs have an entry to pool, and few must begin."""
+
+SINGLE_ROWS_BOUNDED = 2
+"""Rows of a program of ratio 1 on NVIDIA's machines; elsewhere as many as of `kv_norm_rope`."""
 
 KEPT_AT_ONCE, KEEP_WARPS = 16, 4
 """Rows and warps of a program that does no more than put tokens into the state."""
@@ -71,11 +77,6 @@ def one_launch(compressor: Compressor, runs: TokenRuns) -> bool:
     return runs.longest <= 1 + compressor.drafts
 
 
-def rows_at_once(compressor: Compressor, runs: TokenRuns) -> int:
-    """Rows of a program: one in decode, where every one may close an entry."""
-    return 1 if one_launch(compressor, runs) else ROWS_AT_ONCE[compressor.pooling.ratio]
-
-
 def state_arguments(compressor: Compressor, projected: Tensor, runs: TokenRuns) -> dict[str, Any]:
     """What kernels take that read tokens of a call and its state."""
     ring = compressor.ring
@@ -100,22 +101,29 @@ def pooling_arguments(compressor: Compressor, projected: Tensor, runs: TokenRuns
         "first_ptr": runs.first,
         "weight_ptr": compressor.norm_weight,
         "eps": compressor.norm_eps,
-        "at_once": rows_at_once(compressor, runs),
-        "keep": int(one_launch(compressor, runs)),
     }
 
 
-def pooling_constants(compressor: Compressor) -> dict[str, Any]:
-    """Compile-time choices of such kernels."""
+def pooling_constants(compressor: Compressor, runs: TokenRuns) -> dict[str, Any]:
+    """Compile-time choices of such kernels. R, rows of a program, is 1 where the state takes the rows of the call, and
+    every one of them may close an entry; longer runs go to the state by a launch of their own.
+    """
     of = compressor.pooling
-    return {"RATIO": of.ratio, "WINDOW": of.window, "PARTS": of.parts, "HAS_APE": compressor.ape is not None}
+    rows = 1 if one_launch(compressor, runs) else ROWS_AT_ONCE[of.ratio]
+    return {
+        "R": rows,
+        "RATIO": of.ratio,
+        "WINDOW": of.window,
+        "PARTS": of.parts,
+        "HAS_APE": compressor.ape is not None,
+    }
 
 
 def keep_tokens(compressor: Compressor, projected: Tensor, runs: TokenRuns) -> None:
     """The launch by which the state takes runs that are longer than its spare room."""
-    arguments = state_arguments(compressor, projected, runs) | {"stop_ptr": runs.stop, "at_once": KEPT_AT_ONCE}
-    columns = 2 * compressor.pooling.series * compressor.dim
-    launch(keep_kernel, (triton.cdiv(runs.rows, KEPT_AT_ONCE),), arguments, {"COLUMNS": columns}, KEEP_WARPS)
+    arguments = state_arguments(compressor, projected, runs) | {"stop_ptr": runs.stop}
+    constants = {"R": KEPT_AT_ONCE, "COLUMNS": 2 * compressor.pooling.series * compressor.dim}
+    launch(keep_kernel, (triton.cdiv(runs.rows, KEPT_AT_ONCE),), arguments, constants, KEEP_WARPS)
 
 
 def _launch(
@@ -135,9 +143,11 @@ def _launch(
         _launch_single(compressor, projected, runs, places, constants)
         return latents
     arguments = pooling_arguments(compressor, projected, runs)
-    programs = triton.cdiv(runs.rows, arguments["at_once"])
-    choices = pooling_constants(compressor) | constants
-    launch(pooled_kernel, (programs,), arguments | places, choices, WARPS[compressor.pooling.ratio])
+    choices = pooling_constants(compressor, runs)
+    ratio = compressor.pooling.ratio
+    warps, registers = BOUNDED[ratio] if constants["NATIVE"] == NATIVE["sm89"] else (WARPS[ratio], None)
+    programs = triton.cdiv(runs.rows, choices["R"])
+    launch(pooled_kernel, (programs,), arguments | places, choices | constants, warps, registers)
     if not one_launch(compressor, runs):
         keep_tokens(compressor, projected, runs)
     return latents
@@ -146,7 +156,6 @@ def _launch(
 def _launch_single(
     compressor: Compressor, projected: Tensor, runs: TokenRuns, places: dict[str, Any], constants: dict[str, Any]
 ) -> None:
-    at_once = ROWS[constants["OF"].code]
     arguments = {
         "projected_ptr": projected,
         "requests_ptr": runs.requests,
@@ -156,5 +165,6 @@ def _launch_single(
         "stride_projected": projected.stride(0),
         "eps": compressor.norm_eps,
     }
-    choices = constants | {"R": at_once, "PAIRED": paired(projected)}
-    launch(single_kernel, (triton.cdiv(runs.rows, at_once),), arguments | places, choices, 1)
+    rows = SINGLE_ROWS_BOUNDED if constants["NATIVE"] == NATIVE["sm89"] else ROWS[constants["OF"].code]
+    choices = constants | {"R": rows, "PAIRED": paired(projected)}
+    launch(single_kernel, (triton.cdiv(runs.rows, rows),), arguments | places, choices, 1)

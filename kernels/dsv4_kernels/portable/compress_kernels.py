@@ -15,10 +15,27 @@ from dsv4_kernels.portable.pool_window import keep_token, pool_window
 
 
 @triton.jit
-def _latents(even, odd, row, live, latent_ptr, R: tl.constexpr, NATIVE: tl.constexpr):
-    """Normalised values [R, 256] by twos to the latents of rows [R] that live."""
-    words = kv_math.exact_pairs(even, odd, NATIVE)
-    tl.store(latent_ptr + (row * 256)[:, None] + tl.arange(0, 256)[None, :], words, mask=live[:, None])
+def _latents(even, odd, row, closes, inside, latent_ptr):
+    """Normalised values [R, 256] by twos to the latents of those rows [R] that `closes` an entry; zeros to others.
+
+    Of the rows that are `inside`.
+    """
+    words = tl.where(closes[:, None], kv_math.canonical_pairs(even, odd), 0)
+    tl.store(latent_ptr + (row * 256)[:, None] + tl.arange(0, 256)[None, :], words, mask=inside[:, None])
+
+
+@triton.jit
+def _used(row, inside, requests_ptr, requests):
+    """Which of rows [R] that are `inside` belong to one of so many requests."""
+    request = tl.load(requests_ptr + row, mask=inside, other=-1)
+    return (request >= 0) & (request < requests)
+
+
+@triton.jit
+def _put_zeros(row, live, latent_ptr, R: tl.constexpr):
+    """The latents of rows [R] that close no entry."""
+    at = (row * 256)[:, None] + tl.arange(0, 256)[None, :]
+    tl.store(latent_ptr + at, tl.zeros((R, 256), tl.int32), mask=live[:, None])
 
 
 @triton.jit
@@ -45,7 +62,7 @@ def _put_turned(
     if OF.plain_rope:
         if FIRST == 0:
             put_coded(even, odd, data, scales, live, FIRST, R, N, 224, OF, ALIGNED, True, NATIVE)
-        put_plain(even, odd, data, scales, live, FIRST, N, ALIGNED, NATIVE)
+        put_plain(even, odd, data, scales, live, FIRST, N, ALIGNED, True, NATIVE)
     else:
         put_coded(even, odd, data, scales, live, FIRST, R, N, 256, OF, ALIGNED, True, NATIVE)
 
@@ -86,9 +103,7 @@ def single_kernel(
     even, odd = kv_math.of_pairs(kv_math.bfloat16_pairs(even, odd, NATIVE))
     inverse = kv_math.inverse_rms(even, odd, eps, R)
     even, odd = weighed(even, odd, weight_ptr, inverse, 0, 256, WIDE, NATIVE)
-    _latents(
-        tl.where(closes[:, None], even, 0.0), tl.where(closes[:, None], odd, 0.0), row, inside, latent_ptr, R, NATIVE
-    )
+    _latents(even, odd, row, closes, inside, latent_ptr)
     if STORE:
         slot = tl.load(slots_ptr + row, mask=closes, other=-1)
         live = (slot >= 0) & (slot < slots)
@@ -107,7 +122,7 @@ def single_kernel(
                         0, R, 256, OF, ALIGNED, NATIVE)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "at_once", "requests", "tokens", "slots", "limit", "keep"])
+@triton.jit(do_not_specialize=["rows", "requests", "tokens", "slots", "limit"])
 def pooled_kernel(
     projected_ptr,
     ring_ptr,
@@ -122,7 +137,6 @@ def pooled_kernel(
     slots_ptr,
     pages_ptr,
     rows,
-    at_once,
     requests,
     tokens,
     slots,
@@ -132,7 +146,7 @@ def pooled_kernel(
     stride_angle,
     page_stride,
     eps,
-    keep,
+    R: tl.constexpr,
     RATIO: tl.constexpr,
     WINDOW: tl.constexpr,
     PARTS: tl.constexpr,
@@ -144,34 +158,45 @@ def pooled_kernel(
     NATIVE: tl.constexpr,
     STORE: tl.constexpr,
 ):
-    """Other ratios: `at_once` rows a program. With `keep` they go to the state as well."""
-    begin = tl.program_id(0).to(tl.int64) * at_once
-    for row in range(begin, tl.minimum(begin + at_once, rows)):
+    """Other ratios: R rows a program. A single one goes to the state as well."""
+    begin = tl.program_id(0).to(tl.int64) * R
+    if R > 1:
+        # All rows at once: most programs of a long ratio have none that closes an entry, and would wait row after row.
+        some = begin + tl.arange(0, R)
+        inside = some < rows
+        positions = tl.load(positions_ptr + some, mask=inside, other=0).to(tl.int32)
+        closing = _used(some, inside, requests_ptr, requests) & ((positions + 1) % RATIO == 0)
+        _put_zeros(some, inside & (closing == 0), latent_ptr, R)
+        end = tl.where(tl.max(closing.to(tl.int32), axis=0) > 0, tl.minimum(begin + R, rows), begin)
+    else:
+        end = begin + 1
+    for row in range(begin, end):
         request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
+        first = tl.load(first_ptr + row)
         used = (request >= 0) & (request < requests)
         held = ring_ptr + request * stride_ring
-        if keep != 0:
+        if R == 1:
             keep_token(projected_ptr, held, row, position, used, stride_projected, tokens, WINDOW // RATIO * 1024)
+        one = tl.arange(0, 1)
         if used & ((position + 1) % RATIO == 0):
-            x = pool_window(projected_ptr, held, ape_ptr, row, tl.load(first_ptr + row), position, stride_projected,
-                            tokens, 512, RATIO, WINDOW, PARTS, HAS_APE)  # fmt: skip
+            x = pool_window(projected_ptr, held, ape_ptr, row, first, position, stride_projected,
+                            tokens, 512, RATIO, WINDOW, PARTS, HAS_APE, NATIVE)  # fmt: skip
             even, odd = tl.split(tl.reshape(x, (1, 256, 2)))
             even, odd = kv_math.of_pairs(kv_math.bfloat16_pairs(even, odd, NATIVE))
             inverse = kv_math.inverse_rms(even, odd, eps, 1)
             even, odd = weighed(even, odd, weight_ptr, inverse, 0, 256, WIDE, NATIVE)
-            one = tl.arange(0, 1)
-            _latents(even, odd, row + one, one == 0, latent_ptr, 1, NATIVE)
+            _latents(even, odd, row + one, one == 0, one == 0, latent_ptr)
             if STORE:
                 slot = tl.load(slots_ptr + row + one)
                 data, scales = row_places(pages_ptr, page_stride, slot, OF, PAGE)
                 live = (slot >= 0) & (slot < slots)
                 _put_turned(even, odd, data, scales, live, position - (RATIO - 1) + one, cos_ptr, sin_ptr, limit,
                             stride_angle, 0, 1, 256, OF, ALIGNED, NATIVE)  # fmt: skip
-        else:
-            tl.store(latent_ptr + row * 256 + tl.arange(0, 256), tl.zeros((256,), tl.int32))
+        elif R == 1:
+            _put_zeros(row + one, one == 0, latent_ptr, 1)
 
 
-@triton.jit(do_not_specialize=["rows", "at_once", "requests", "tokens"])
+@triton.jit(do_not_specialize=["rows", "requests", "tokens"])
 def keep_kernel(
     projected_ptr,
     ring_ptr,
@@ -179,17 +204,22 @@ def keep_kernel(
     positions_ptr,
     stop_ptr,
     rows,
-    at_once,
     requests,
     tokens,
     stride_projected,
     stride_ring,
+    R: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The last tokens of every run go to the state, as many as it has room for; `at_once` rows a program."""
-    begin = tl.program_id(0).to(tl.int64) * at_once
-    for row in range(begin, tl.minimum(begin + at_once, rows)):
-        request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
-        kept = (request >= 0) & (request < requests) & (tl.load(stop_ptr + row) - row <= tokens)
-        held = ring_ptr + request * stride_ring
-        keep_token(projected_ptr, held, row, position, kept, stride_projected, tokens, COLUMNS)
+    """The last tokens of every run go to the state, as many as it has room for; R rows a program."""
+    begin = tl.program_id(0).to(tl.int64) * R
+    some = begin + tl.arange(0, R)
+    left = tl.load(stop_ptr + some, mask=some < rows, other=0) - some
+    last = _used(some, some < rows, requests_ptr, requests) & (left <= tokens)
+    # Most programs have none of them, and would wait row after row.
+    if tl.max(last.to(tl.int32), axis=0) > 0:
+        for row in range(begin, tl.minimum(begin + R, rows)):
+            request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
+            kept = (request >= 0) & (request < requests) & (tl.load(stop_ptr + row) - row <= tokens)
+            held = ring_ptr + request * stride_ring
+            keep_token(projected_ptr, held, row, position, kept, stride_projected, tokens, COLUMNS)

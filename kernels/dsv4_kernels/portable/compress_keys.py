@@ -20,7 +20,7 @@ from dsv4_kernels.portable.pool_window import keep_token, pool_window
 from dsv4_kernels.triton_launch import launch
 
 
-@triton.jit(do_not_specialize=["rows", "at_once", "requests", "tokens", "slots", "limit", "keep"])
+@triton.jit(do_not_specialize=["rows", "requests", "tokens", "slots", "limit"])
 def keys_kernel(
     projected_ptr,
     ring_ptr,
@@ -35,7 +35,6 @@ def keys_kernel(
     payload_ptr,
     scale_ptr,
     rows,
-    at_once,
     requests,
     tokens,
     slots,
@@ -46,7 +45,7 @@ def keys_kernel(
     payload_stride,
     scale_stride,
     eps,
-    keep,
+    R: tl.constexpr,
     RATIO: tl.constexpr,
     WINDOW: tl.constexpr,
     PARTS: tl.constexpr,
@@ -55,17 +54,18 @@ def keys_kernel(
     OF: tl.constexpr,
     RULE: tl.constexpr,
 ):
-    """`at_once` rows a program; with `keep` they go to the state as well."""
-    begin = tl.program_id(0).to(tl.int64) * at_once
-    for row in range(begin, tl.minimum(begin + at_once, rows)):
+    """R rows a program; a single one goes to the state as well."""
+    begin = tl.program_id(0).to(tl.int64) * R
+    for row in range(begin, tl.minimum(begin + R, rows)):
         request, position = tl.load(requests_ptr + row), tl.load(positions_ptr + row).to(tl.int32)
+        first = tl.load(first_ptr + row)
         used = (request >= 0) & (request < requests)
         held = ring_ptr + request * stride_ring
-        if keep != 0:
+        if R == 1:
             keep_token(projected_ptr, held, row, position, used, stride_projected, tokens, WINDOW // RATIO * 256)
         if used & ((position + 1) % RATIO == 0):
-            x = pool_window(projected_ptr, held, ape_ptr, row, tl.load(first_ptr + row), position, stride_projected,
-                            tokens, 128, RATIO, WINDOW, PARTS, HAS_APE)  # fmt: skip
+            x = pool_window(projected_ptr, held, ape_ptr, row, first, position, stride_projected, tokens, 128, RATIO,
+                            WINDOW, PARTS, HAS_APE, 0)  # fmt: skip
             slot = tl.load(slots_ptr + row + tl.arange(0, 1))
             live = (slot >= 0) & (slot < slots)
             first_position = tl.minimum(position - (RATIO - 1), limit - 1) + tl.arange(0, 1)
@@ -95,8 +95,8 @@ def compress_index_keys(
         "payload_stride": pool.payload_stride,
         "scale_stride": pool.scale_stride,
     }
-    programs = triton.cdiv(runs.rows, arguments["at_once"])
-    launch(keys_kernel, (programs,), arguments, pooling_constants(compressor) | keys_constants(pool.spec), 1)
+    constants = pooling_constants(compressor, runs) | keys_constants(pool.spec)
+    launch(keys_kernel, (triton.cdiv(runs.rows, constants["R"]),), arguments, constants, 1)
     if not one_launch(compressor, runs):
         keep_tokens(compressor, projected, runs)
 

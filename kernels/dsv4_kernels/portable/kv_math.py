@@ -70,6 +70,14 @@ def exact_pairs(even, odd, NATIVE: tl.constexpr):
 
 
 @triton.jit
+def canonical_pairs(even, odd):
+    """As `exact_pairs`, of values that are those of bfloat16 already."""
+    low = tl.where(even == even, even.to(tl.int32, bitcast=True), 0x7FC00000)
+    high = tl.where(odd == odd, odd.to(tl.int32, bitcast=True), 0x7FC00000)
+    return ((low >> 16) & 0xFFFF) | (high & -65536)
+
+
+@triton.jit
 def of_pairs(words):
     """float32 values of the low and the high bfloat16 of int32 words."""
     return (words << 16).to(tl.float32, bitcast=True), (words & -65536).to(tl.float32, bitcast=True)

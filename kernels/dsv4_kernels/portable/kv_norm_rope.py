@@ -123,14 +123,14 @@ def _kv_rows(
         even, odd = weighed(even, odd, weight_ptr, inverse, 224, 32, WIDE, NATIVE)
         even, odd = turned(even, odd, cos_ptr, sin_ptr, position, limit, stride_angle, live, 224, 32, NATIVE)
         if OF.plain_rope:
-            put_plain(even, odd, data, scales, live, 224, 32, ALIGNED, NATIVE)
+            put_plain(even, odd, data, scales, live, 224, 32, ALIGNED, True, NATIVE)
         else:
             put_coded(even, odd, data, scales, live, 224, R, 32, 256, OF, ALIGNED, True, NATIVE)
     else:
         even, odd = turned(even, odd, cos_ptr, sin_ptr, position, limit, stride_angle, live, 0, 256, NATIVE)
         put_coded(even, odd, data, scales, live, 0, R, 256, OF.coded // 2, OF, ALIGNED, True, NATIVE)
         if OF.plain_rope:
-            put_plain(even, odd, data, scales, live, 0, 256, ALIGNED, NATIVE)
+            put_plain(even, odd, data, scales, live, 0, 256, ALIGNED, True, NATIVE)
 
 
 @triton.jit

@@ -104,11 +104,15 @@ def put_plain(
     FIRST: tl.constexpr,
     N: tl.constexpr,
     ALIGNED: tl.constexpr,
+    NARROW: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """Store what RoPE turns of values [R, N] by twos, from pair FIRST on, as bfloat16; pad the scales."""
+    """Store what RoPE turns of values [R, N] by twos, from pair FIRST on, as bfloat16; pad the scales.
+
+    NARROW: the values are those of bfloat16.
+    """
     pair = FIRST + tl.arange(0, N)[None, :]
-    words = kv_math.exact_pairs(even, odd, NATIVE)
+    words = kv_math.canonical_pairs(even, odd) if NARROW else kv_math.exact_pairs(even, odd, NATIVE)
     # Before them stand 448 codes of a byte; a pair of them has four bytes.
     _put_words(data + 448 - 896, words, live[:, None] & (pair >= 224), pair, ALIGNED)
     tl.store(scales + 7, tl.zeros_like(live).to(tl.uint8), mask=live)
@@ -140,7 +144,7 @@ def _store_kernel(
     put_coded(even, odd, data, scales, live, 0, R, 256, OF.coded // 2, OF, ALIGNED, NARROW, NATIVE)
     if OF.plain_rope:
         even, odd = load_pairs(at, live, 224, 32, PAIRED)
-        put_plain(even, odd, data, scales, live, 224, 32, ALIGNED, NATIVE)
+        put_plain(even, odd, data, scales, live, 224, 32, ALIGNED, NARROW, NATIVE)
 
 
 def store_kv(pool: KVPool, rows: Tensor, slots: Tensor, machine: Machine | None = None) -> None:

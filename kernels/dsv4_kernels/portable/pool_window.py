@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from dsv4_kernels import exponential as of
+from dsv4_kernels.portable.kv_math import SM89
 
 LEAST = tl.constexpr(-3.4028234663852886e38)
 LOG2E = tl.constexpr(of.LOG2E)
@@ -56,25 +57,35 @@ def _token(
     D: tl.constexpr,
     RATIO: tl.constexpr,
     WINDOW: tl.constexpr,
+    PARTS: tl.constexpr,
     HAS_APE: tl.constexpr,
+    NATIVE: tl.constexpr,
 ):
     """Values and gates [PARTS, D] of the tokens `i` int32 [PARTS, 1] of the window; 0 and -inf before position 0."""
     CHANNELS: tl.constexpr = WINDOW // RATIO * D
     d = tl.arange(0, D)[None, :]
     back = WINDOW - 1 - i
     exists = position >= back
-    given = row - back >= first
+    place = oldest + i
+    held_at = ring_ptr + tl.where(place < tokens, place, place - tokens) * (2 * CHANNELS)
+    given_at, given = projected_ptr + (row - back) * stride_projected, row - back >= first
     if WINDOW > RATIO:
         # The younger half is of the series for its own entry, the older of that for the next one.
         d += (i // RATIO) * D
-    given_at = projected_ptr + (row - back) * stride_projected + d
-    place = oldest + i
-    place = tl.where(place < tokens, place, place - tokens)
-    held_at = ring_ptr + place * (2 * CHANNELS) + d
-    value = tl.load(given_at, mask=exists & given, other=0.0)
-    value = tl.load(held_at, mask=exists & (given == 0), other=value)
-    gate = tl.load(given_at + CHANNELS, mask=exists & given, other=0.0)
-    gate = tl.load(held_at + CHANNELS, mask=exists & (given == 0), other=gate)
+    if PARTS == 1 or NATIVE == SM89:
+        at = tl.where(given, given_at, held_at)
+        value = tl.load(at + d, mask=exists, other=0.0)
+        gate = tl.load(at + (d + CHANNELS), mask=exists, other=0.0)
+    else:
+        # Two loads, of which a part does one: AMD's compiler loads value by value from several chosen pointers. The
+        # second does not take the first for what it masks, because it would wait for it.
+        held = exists & (given == 0)
+        given = exists & given
+        value = tl.load(given_at + d, mask=given, other=0.0)
+        gate = tl.load(given_at + (d + CHANNELS), mask=given, other=0.0)
+        held_value = tl.load(held_at + d, mask=held, other=0.0)
+        held_gate = tl.load(held_at + (d + CHANNELS), mask=held, other=0.0)
+        value, gate = tl.where(given, value, held_value), tl.where(given, gate, held_gate)
     if HAS_APE:
         gate += tl.load(ape_ptr + (i % RATIO) * CHANNELS + d, mask=exists, other=0.0)
     return value, tl.where(exists, gate, float("-inf"))
@@ -113,21 +124,36 @@ def pool_window(
     WINDOW: tl.constexpr,
     PARTS: tl.constexpr,
     HAS_APE: tl.constexpr,
+    NATIVE: tl.constexpr,
 ):
     """float32 [1, D]: the entry that the row at int32 `position` closes. `ring_ptr` is its request's state of so many
     `tokens`; rows from `first` on are of its run.
     """
     STEPS: tl.constexpr = WINDOW // PARTS
+    # Elsewhere it costs registers, and is no faster.
+    AHEAD: tl.constexpr = STEPS != WINDOW or STEPS == 2
     i = tl.arange(0, PARTS)[:, None] * STEPS
     # Its place in the state; of tokens before position 0, which are none, some place.
     oldest = (position - (WINDOW - 1) + tokens) % tokens
     value, gate = _token(i, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected, oldest, tokens,
-                         D, RATIO, WINDOW, HAS_APE)  # fmt: skip
+                         D, RATIO, WINDOW, PARTS, HAS_APE, NATIVE)  # fmt: skip
     top, weight, total = _first(value, gate)
-    for step in range(1, STEPS):
-        value, gate = _token(i + step, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected, oldest,
-                             tokens, D, RATIO, WINDOW, HAS_APE)  # fmt: skip
-        top, weight, total = _add(value, gate, top, weight, total)
+    if AHEAD:
+        # A token is loaded while the one before it is summed.
+        next_value, next_gate = _token(i + 1, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected,
+                                       oldest, tokens, D, RATIO, WINDOW, PARTS, HAS_APE, NATIVE)  # fmt: skip
+        for step in range(2, STEPS):
+            value, gate = next_value, next_gate
+            next_value, next_gate = _token(i + step, projected_ptr, ring_ptr, ape_ptr, row, first, position,
+                                           stride_projected, oldest, tokens, D, RATIO, WINDOW, PARTS,
+                                           HAS_APE, NATIVE)  # fmt: skip
+            top, weight, total = _add(value, gate, top, weight, total)
+        top, weight, total = _add(next_value, next_gate, top, weight, total)
+    else:
+        for step in range(1, STEPS):
+            value, gate = _token(i + step, projected_ptr, ring_ptr, ape_ptr, row, first, position, stride_projected,
+                                 oldest, tokens, D, RATIO, WINDOW, PARTS, HAS_APE, NATIVE)  # fmt: skip
+            top, weight, total = _add(value, gate, top, weight, total)
     if PARTS > 1:
         last = tl.max(top, axis=0)[None, :]
         scale = _exp_minus(last - top)
