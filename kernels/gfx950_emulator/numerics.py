@@ -105,6 +105,7 @@ _FAMILIES = (
     "s_buffer_load_*",
     "s_cmp_*",
     "s_bitcmp*",
+    "s_bitset*",
     "s_cselect_*",
     "global_atomic_add_f32",
     "global_atomic_pk_add_bf16",

@@ -168,3 +168,14 @@ def test_saving_exec(name: str, value: int, old: int, scc: int) -> None:
     got = _run([line], {**_split(value, 20), **_split(old, 22), "s26": scc}, {line: 4})
     result = SAVE_EXEC[name](value, old) & M64
     assert got == [old & M32, old >> 32, result & M32, result >> 32, int(result != 0)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(a=DOUBLE, place=WORD, scc=BOTH)
+def test_single_bits_are_set_and_cleared(a: int, place: int, scc: int) -> None:
+    """Compilers clear a sign by them; SCC stays."""
+    for words in (1, 2):
+        width, of = (32, "s50") if words == 1 else (64, "s[50:51]")
+        bit = 1 << place % width
+        lines = [f"s_mov_b64 s[50:51], s[20:21]\ns_bitset{on}_b{width} {of}, s22" for on in (0, 1)]
+        _check(lines, words, [(a & ~bit, None), (a | bit, None)], _split(a, 20) | {"s22": place, "s26": scc})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from gfx950_emulator.machine.arrays import Array
 from gfx950_emulator.machine.wave_batch import WaveBatch
 
 Read = Callable[[WaveBatch], Array]
+_SET_BIT = re.compile(r"s_bitset([01])_b(32|64)$")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def bind(instruction: Instruction) -> Bound | None:
         return _bind_save_exec(instruction)
     if name.startswith(("s_cselect", "s_cmov")):
         return _bind_select(instruction)
+    if match := _SET_BIT.match(name):
+        return _bind_set_bit(instruction, match[1] == "1", match[2] == "64")
     return None
 
 
@@ -147,4 +151,18 @@ def _bind_select(instruction: Instruction) -> Bound:
         target.write(batch, np.where(batch.scc[batch.sel], get_set(batch), get_clear(batch)))
 
     reads = operand_mask([if_set, if_clear]) | SCC_MASK
+    return Bound(execute, reads, operand_mask([destination]), "SALU", _exec_sink(destination, reads))
+
+
+def _bind_set_bit(instruction: Instruction, on: bool, wide: bool) -> Bound:
+    destination, place = instruction.operands[:2]
+    get_old, get_place = reader(destination, wide), scalar32(place)
+    target, last = _Destination(destination.index, wide), np.uint32(63 if wide else 31)
+    one: Array = np.ones(1, np.uint64 if wide else np.uint32)
+
+    def execute(batch: WaveBatch) -> None:
+        bit = one << (get_place(batch) & last).astype(one.dtype)
+        target.write(batch, get_old(batch) | bit if on else get_old(batch) & ~bit)
+
+    reads = operand_mask([destination, place])
     return Bound(execute, reads, operand_mask([destination]), "SALU", _exec_sink(destination, reads))
