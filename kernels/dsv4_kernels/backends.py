@@ -209,11 +209,13 @@ def _select(
 def _why_not(op: str, name: str, device: torch.device, shapes: Sequence[LogitsShape] | None) -> str:
     """Empty if `name` serves `op` on `device` with the right answer, else the reason."""
     from dsv4_kernels import known_answers
+    from dsv4_kernels.triton_launch import trial
 
     absent = registry.absence(name, op)
     if absent:
         return absent
     try:
-        return known_answers.mismatch(op, load(name), device, shapes)
+        with trial():
+            return known_answers.mismatch(op, load(name), device, shapes)
     except Exception as error:  # noqa: BLE001  a candidate may fail in any way; the reason is kept and shown
         return f"{type(error).__name__}: {error}"

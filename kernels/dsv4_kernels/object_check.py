@@ -12,6 +12,7 @@ from dsv4_kernels import backends
 from dsv4_kernels.gfx950.compiled import CompiledKernels
 from dsv4_kernels.object_questions import launched_with, question
 from dsv4_kernels.operation_kernels import OperationKernel, operation_kernels
+from dsv4_kernels.triton_launch import trial
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,8 @@ def _without(
 
 
 def _ask(kernel: OperationKernel, device: torch.device) -> str:
-    return question(kernel)(backends.load(launched_with(kernel).backend), device)
+    with trial():
+        return question(kernel)(backends.load(launched_with(kernel).backend), device)
 
 
 def _answer(kernel: OperationKernel, device: torch.device) -> str:
