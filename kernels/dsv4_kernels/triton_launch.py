@@ -36,9 +36,16 @@ def trial() -> Iterator[None]:
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], constants: Mapping[str, Any], warps: int
+    kernel: Any,
+    grid: tuple[int, ...],
+    arguments: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    warps: int,
+    registers: int | None = None,
 ) -> None:
     """Launch a kernel of `triton.jit` with its run-time `arguments` and compile-time `constants`, by name.
+
+    `registers` bounds those of a thread on NVIDIA's machines, the only ones whose compiler takes such a bound.
 
     A call that a build directory is in use for and has no object of is compiled and counted.
     """
@@ -54,7 +61,8 @@ def launch(
             return
         if not _trial.get():
             counters.count_fallback(kernel.__name__.strip("_"), "not among the kernels compiled ahead of time")
-    kernel[grid](**arguments, **constants, num_warps=warps, enable_fp_fusion=False)
+    bound = {} if registers is None else {"maxnreg": registers}
+    kernel[grid](**arguments, **constants, num_warps=warps, enable_fp_fusion=False, **bound)
 
 
 @cache
