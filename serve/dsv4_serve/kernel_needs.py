@@ -15,20 +15,27 @@ RECORDS = {"v4": ("record68",), "v41": ("record68", "record68_p128")}
 """vLLM's layouts by the model's generation."""
 
 
+def index_layouts(profile: Profile) -> tuple[str, ...]:
+    """Layouts of the FP4 index keys that the profile's engine stores; pages of 8 come beside those of 64."""
+    if profile.engine.name == "vllm":
+        return RECORDS[profile.kv_layout]
+    return ("split64", "split8") if profile.toggles().get("DSV4_PAGE8") else ("split64",)
+
+
 def logits_shapes(profile: Profile) -> tuple[LogitsShape, ...]:
     """Shapes of the paged logits that the profile's engine launches.
 
-    SGLang hands over bfloat16 head weights, the other engines float32; pages of 8 come beside those of 64. vLLM has
-    its records in pages of 64 keys, for V4.1 of 128 too, of which consumers score candidate blocks.
+    SGLang hands over bfloat16 head weights, the other engines float32, but for pages of 8. vLLM has its records in
+    pages of 64 keys, for V4.1 of 128 too, of which consumers score candidate blocks.
     """
     heads = ModelGeometry.read(config_path(profile.model)).sizes["index_n_heads"]
+    layouts = index_layouts(profile)
     if profile.engine.name == "vllm":
-        records = [LogitsShape(heads, layout, float_weights=True) for layout in RECORDS[profile.kv_layout]]
+        records = [LogitsShape(heads, layout, float_weights=True) for layout in layouts]
         gathered = [replace(shape, blocks=True) for shape in records] if profile.kv_layout == "v41" else []
         return (*records, *gathered)
-    paged = LogitsShape(heads, float_weights=profile.engine.name == "embedded")
-    page8 = bool(profile.toggles().get("DSV4_PAGE8"))
-    return (paged, LogitsShape(heads, "split8")) if page8 else (paged,)
+    floats = profile.engine.name == "embedded"
+    return tuple(LogitsShape(heads, layout, float_weights=floats and layout == "split64") for layout in layouts)
 
 
 def kernel_variants(profile: Profile) -> tuple[KernelVariant, ...]:

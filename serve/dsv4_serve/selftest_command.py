@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from dsv4_serve.client_key import read_key
-from dsv4_serve.errors import UsageError
 from dsv4_serve.models import prepare_model
 from dsv4_serve.plan import make_plan
 from dsv4_serve.selftest.outcome import Outcome
@@ -31,15 +30,13 @@ RUNNING = 16
 def run_selftest(toggles: dict[str, str], probes: list[str], as_json: bool) -> int:
     """Print each outcome; 0 when no probe failed."""
     from dsv4_serve.engines.embedded.args import parse_args
+    from dsv4_serve.selftest.operations import probe_operations
     from dsv4_serve.selftest.run import chosen, selftest
 
     profile = make_plan(os.environ, toggles).profile
-    if profile.engine.name != "embedded":
-        engine = profile.engine.name
-        raise UsageError(
-            f"profile {profile.name}: its engine is {engine!r}; accepted is 'embedded'; --url probes a server"
-        )
     chosen(probes)
+    if profile.engine.name != "embedded":
+        return _report(probe_operations(profile, probes, _begins), as_json)
     options = _small(parse_args(engine_words(profile, prepare_model(profile.model))).engine)
     return _report(selftest(options, profile.trained, probes, _begins), as_json)
 

@@ -9,6 +9,7 @@ from dsv4_serve.engines.client import EngineUnreachableError
 from dsv4_serve.front import Front
 from dsv4_serve.logs import log
 from dsv4_serve.models import model_directory
+from dsv4_serve.selftest.index_formats import told
 from dsv4_serve.selftest.outcome import ProbeFailed
 from dsv4_serve.selftest.served import Served, exact, probe_served, sizes
 from dsv4_serve.selftest.served_reference import ServedReference
@@ -28,7 +29,15 @@ async def run_startup_selftest(front: Front, seconds: float) -> str | None:
 
     profile = front.settings.profile
     reference = ServedReference(profile, model_directory(profile.model), sizes())
-    served = Served(post, profile.model.name, profile.trained, profile.model.context_length, reference, exact(profile))
+    served = Served(
+        post,
+        profile.model.name,
+        profile.trained,
+        profile.model.context_length,
+        reference,
+        exact(profile),
+        told(profile),
+    )
     failed = []
     try:
         async with asyncio.timeout(seconds):

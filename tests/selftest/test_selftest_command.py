@@ -64,7 +64,7 @@ def test_a_failed_probe_is_exit_code_1(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--probe", "everything"), "--probe 'everything': accepted is one of layout, index, answer-50"),
-        (("--profile", "v4-flash-tp4"), "its engine is 'sglang'; accepted is 'embedded'"),
+        (("--profile", "v4-flash-tp4", "--probe", "score"), "--probe 'score': accepted is one of layout, index"),
     ],
 )
 def test_what_cannot_be_asked_is_exit_code_2(arguments: tuple[str, ...], message: str) -> None:

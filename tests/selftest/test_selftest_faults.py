@@ -9,8 +9,9 @@ import pytest
 
 from dsv4_serve.engines.embedded.tiny import write_tiny_model
 from dsv4_serve.profiles.load import REPOSITORY
+from dsv4_serve.selftest.index_formats import IndexFormat
 from dsv4_serve.selftest.layout_readback import layout_readback
-from dsv4_serve.selftest.outcome import NotRun, Outcome
+from dsv4_serve.selftest.outcome import Outcome
 from selftest.faults import FAULTS, Fault, behind_the_start
 
 Run = Callable[..., dict[str, Outcome]]
@@ -36,14 +37,15 @@ def test_the_logits_of_untrained_weights_catch_it(fault: Fault, run: Run) -> Non
 def test_the_next_generation_is_probed_alike(run: Run, tmp_path: Path) -> None:
     """V4.1: shared keys, candidate blocks in pages of 8, other formats; nothing of it is known to the probes."""
     write_tiny_model(tmp_path, seed=3, family="v41")
-    names = ("index", "answer-700", "finite")
+    names = ("layout", "index", "answer-700", "finite")
     sound = run(names, trained=False, model_path=tmp_path, page8=True)
     assert {name: outcome.status for name, outcome in sound.items()} == dict.fromkeys(names, "passed"), sound
     assert "256 keys in each of 2 layers" in sound["index"].detail
+    assert "split64 by rne_v41: 3 readers; split8 by rne_v41: 3 readers" in sound["layout"].detail
     swapped = next(fault for fault in FAULTS if fault.name == "swapped scale order")
     with swapped.inject(), behind_the_start():
         found = run(names, trained=False, model_path=tmp_path)
-    assert [found[name].status for name in names] == ["failed", "failed", "passed"]
+    assert [found[name].status for name in names] == ["failed", "failed", "failed", "passed"]
 
 
 def test_what_fails_without_answers_needs_no_trained_weights(run: Run) -> None:
@@ -67,15 +69,10 @@ def test_twenty_clean_runs_raise_nothing(run: Run, tmp_path: Path) -> None:
     """
     names = ("layout", "index", "answer-50", "finite")
     for number in range(20):
-        layout_readback("split64", "aiter", seed=number)
+        layout_readback([IndexFormat("split64", "aiter")], seed=number)
         trained = number % 2 == 0
         model = {} if trained else {"model_path": tmp_path / str(number)}
         if not trained:
             write_tiny_model(tmp_path / str(number), seed=number)
         found = run(names, trained=trained, **model)
         assert [(o.probe, o.status) for o in found.values()] == [(name, "passed") for name in names], found
-
-
-def test_a_layout_that_it_does_not_know_is_not_run() -> None:
-    with pytest.raises(NotRun, match="stored as fp8"):
-        layout_readback("fp8", "aiter")

@@ -10,6 +10,7 @@ import httpx
 from dsv4_serve.errors import CommandError
 from dsv4_serve.models import model_directory
 from dsv4_serve.profiles.schema import Profile
+from dsv4_serve.selftest.index_formats import told
 from dsv4_serve.selftest.outcome import Outcome, ProbeFailed
 from dsv4_serve.selftest.served import Served, exact, probe_served, sizes
 from dsv4_serve.selftest.served_reference import ServedReference
@@ -38,7 +39,9 @@ async def probe_url(url: str, key: str | None, profile: Profile, names: Iterable
         card = await _model(http, url)
         wanted = list(names)
         reference = ServedReference(profile, model_directory(profile.model), sizes(wanted))
-        served = Served(post, card["id"], profile.trained, card.get("max_model_len"), reference, exact(profile))
+        served = Served(
+            post, card["id"], profile.trained, card.get("max_model_len"), reference, exact(profile), told(profile)
+        )
         async for outcome in probe_served(served, wanted):
             yield outcome
 

@@ -24,6 +24,7 @@ class PlainBackend(PlainIndex):
     compress_tokens = staticmethod(reference.compress_tokens)
     router_partials = staticmethod(reference.router_partials)
     router_gate = staticmethod(reference.router_gate)
+    linear_float32 = staticmethod(reference.linear_float32)
     decode_schedule = staticmethod(reference.decode_schedule)
     prefill_schedule = staticmethod(reference.prefill_schedule)
 

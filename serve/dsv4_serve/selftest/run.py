@@ -13,20 +13,20 @@ from dsv4_serve.errors import UsageError
 from dsv4_serve.selftest.answers import answer_probe, needle
 from dsv4_serve.selftest.cache_battery import PROMPT_TOKENS, cache_battery
 from dsv4_serve.selftest.documents import NEEDLE_TOKENS, PROBE_TOKENS
+from dsv4_serve.selftest.index_formats import of_pools
 from dsv4_serve.selftest.index_readback import index_readback
 from dsv4_serve.selftest.layout_readback import layout_readback
 from dsv4_serve.selftest.outcome import NotRun, Outcome, ProbeFailed
 from dsv4_serve.selftest.subject import Subject, started
 from dsv4_serve.selftest.tier_battery import tier_battery
 
-CONVENTION = "aiter"
-"""How index keys are quantised for V4 models, whatever the engine under test says of itself."""
-
 Probe = Callable[[Subject], str | Awaitable[str]]
 
 
 def _layout(subject: Subject) -> str:
-    return layout_readback(subject.engine.model.pools.spec.layout.name, CONVENTION)
+    """Every format of the engine's index pools, on its device, in a pool of the probe's own."""
+    pools = subject.engine.model.pools
+    return layout_readback(of_pools(pool.spec for pool in pools.index.values()), subject.engine.options.device)
 
 
 def _finite(subject: Subject) -> str:

@@ -41,7 +41,7 @@ class Served:
     """A served model. `bytes_per_token` of a document is measured once; `context` None means that nobody said.
 
     `reference` has the logits to expect of weights that are not trained; `exact` says that an answer does not depend on
-    what else is in its batch.
+    what else is in its batch; `stored`, in words, how the engine stores index keys.
     """
 
     post: Post
@@ -50,6 +50,7 @@ class Served:
     context: int | None
     reference: ServedReference
     exact: bool
+    stored: str
     bytes_per_token: float = 0.0
 
     async def ask(self, records: dict[str, str], key: str, max_tokens: int = ANSWER_TOKENS) -> tuple[str, int]:
@@ -169,7 +170,8 @@ async def _logits(served: Served, tokens: int) -> str:
 
 
 async def _from_outside(served: Served) -> str:
-    raise NotRun("bytes of the index cannot be read by HTTP: dsv4 selftest without --url, or preflight's known answers")
+    how = "dsv4 selftest without --url probes them on this machine"
+    raise NotRun(f"the engine stores index keys as {served.stored}, and bytes cannot be read by HTTP: {how}")
 
 
 def _probes() -> Iterator[tuple[str, Callable[[Served], Awaitable[str]]]]:

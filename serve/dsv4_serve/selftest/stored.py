@@ -1,4 +1,4 @@
-"""The bytes that FP4 index keys must have in pages of 64 and of 8, by arithmetic of this file's own.
+"""The bytes that FP4 index keys must have in every layout that is served, by arithmetic of this file's own.
 
 It shares no address with `dsv4_kernels.layout`: a writer and a reader that agree on a wrong place are still wrong.
 """
@@ -15,21 +15,48 @@ from dsv4_kernels import formats
 from dsv4_kernels.pool import IndexPool
 
 GROUPS, HEAD_DIM = 4, 128
-LAYOUT = "split64"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Of a page with so many keys: where group c of key o begins in the payload, and where its scale lies."""
+    """Of a page with so many keys: where group c of key o begins in the payload, and where its scale lies.
+
+    Offsets are those in the tensor of each, whose pages have `payload_page` and `scale_page` bytes.
+    """
 
     slots: int
     payload: Callable[[int, int], int]
     scale: Callable[[int, int], int]
+    payload_page: int
+    scale_page: int
 
 
 ORDERS = {
-    LAYOUT: Order(64, lambda o, c: c * 1024 + o * 16, lambda o, c: c * 64 + o % 16 * 4 + o // 16),
-    "split8": Order(8, lambda o, c: (o % 4 * 4 + c) * 32 + o // 4 * 16, lambda o, c: c * 8 + o),
+    "split64": Order(64, lambda o, c: c * 1024 + o * 16, lambda o, c: c * 64 + o % 16 * 4 + o // 16, 4096, 256),
+    "split8": Order(8, lambda o, c: (o % 4 * 4 + c) * 32 + o // 4 * 16, lambda o, c: c * 8 + o, 512, 32),
+    # Runs of 32 keys: two scale lanes of 32 keys, each key's groups c and c + 2 side by side.
+    "record68": Order(
+        64,
+        lambda o, c: o // 32 * 2048 + c * 512 + o % 32 * 16,
+        lambda o, c: 4096 + o // 32 * 128 + c % 2 * 64 + o % 32 * 2 + c // 2,
+        4352,
+        4352,
+    ),
+    "record68_p128": Order(
+        128,
+        lambda o, c: o // 32 * 2048 + c * 512 + o % 32 * 16,
+        lambda o, c: 8192 + o // 32 * 128 + c % 2 * 64 + o % 32 * 2 + c // 2,
+        8704,
+        8704,
+    ),
+    # Runs of 16 keys: a scale lane of 16 keys for each group.
+    "record68_n16": Order(
+        64,
+        lambda o, c: o // 16 * 1024 + c * 256 + o % 16 * 16,
+        lambda o, c: 4096 + o // 16 * 64 + c * 16 + o % 16,
+        4352,
+        4352,
+    ),
 }
 
 
@@ -41,16 +68,16 @@ def expected_bytes(keys: Tensor, convention: str) -> tuple[Tensor, Tensor]:
 
 
 def found_bytes(pool: IndexPool, slots: list[int]) -> tuple[Tensor, Tensor]:
-    """uint8 payload [n, 64] and scales [n, 4] as they lie in the pages of `pool` at `slots`."""
+    """uint8 payload [n, 64] and scales [n, 4], on the CPU, as they lie in the pages of `pool` at `slots`."""
     order = ORDERS[pool.spec.layout.name]
-    payload = pool.payload.contiguous().view(torch.uint8).view(-1)
-    scale = pool.scale.contiguous().view(torch.uint8).view(-1)
+    payload = pool.payload.cpu().contiguous().view(torch.uint8).view(-1)
+    scale = pool.scale.cpu().contiguous().view(torch.uint8).view(-1)
     rows, scales = [], []
     for slot in slots:
         page, o = divmod(slot, order.slots)
-        base = page * order.slots * HEAD_DIM // 2
+        base = page * order.payload_page
         rows.append(torch.cat([payload[base + order.payload(o, c) :][:16] for c in range(GROUPS)]))
-        scales.append(scale[[page * order.slots * GROUPS + order.scale(o, c) for c in range(GROUPS)]])
+        scales.append(scale[[page * order.scale_page + order.scale(o, c) for c in range(GROUPS)]])
     return torch.stack(rows), torch.stack(scales)
 
 
