@@ -16,11 +16,12 @@ from dsv4_kernels.kv_pool import KVPool
 from dsv4_kernels.layout import SPLIT8, SPLIT64, Layout
 from dsv4_kernels.pool import IndexPool, IndexSpec
 from dsv4_kernels.pooling import C1, Compressor, TokenRuns
+from portable_device import DEVICE
 
 # The interpreter computes with numpy, which warns where a GPU silently gives inf or NaN.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
 CALLS = [[(0, 0, 130)], [(0, 130, 131)], [(0, 131, 256)], [(0, 256, 257)]]
 
 

@@ -15,11 +15,12 @@ import kv_oracle as oracle
 from dsv4_kernels import backends, counters, kv_layout, ops, portable, reference
 from dsv4_kernels.kv_layout import KV_LAYOUTS
 from dsv4_kernels.kv_pool import KVPool
+from portable_device import DEVICE
 
 # The interpreter computes with numpy, which warns where a GPU silently gives inf or NaN.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
 NAMES = list(oracle.ROWS)
 
 

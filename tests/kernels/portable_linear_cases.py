@@ -9,11 +9,10 @@ from torch import Tensor
 import router_cases
 from dsv4_kernels import known_answers, portable, reference
 from dsv4_kernels.router import SPLIT
+from portable_device import COMPILED, DEVICE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-COMPILED = DEVICE.type == "cuda"
 PROJECTIONS = [(2048, 7168), (1024, 5120), (512, 4096), (384, 7168)] if COMPILED else [(40, 1100)]
 """Outputs and hidden sizes: of compressors and routers; small where the interpreter runs them."""
 

@@ -1,4 +1,4 @@
-"""The portable router: in Triton's interpreter on a CPU (`test_kernels_router_portable.py`), compiled on a GPU."""
+"""The portable router: in Triton's interpreter on a CPU (`test_kernels_portable.py`), compiled on a GPU."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from torch import Tensor
 import router_cases
 from dsv4_kernels import known_answers, portable
 from dsv4_kernels.router import SPLIT
+from portable_device import DEVICE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def partials(x: Tensor, weight: Tensor) -> Tensor:

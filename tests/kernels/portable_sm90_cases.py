@@ -13,16 +13,11 @@ from torch import Tensor
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from dsv4_kernels.portable import logits, sm90_check, sm90_logits
+from portable_device import COMPILED, DEVICE, ints
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-COMPILED = DEVICE.type == "cuda"
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
 POISON = -12345.0
 PAGES = 12
-
-
-def ints(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
 def decoded(packed: Tensor, exponents: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec
 from gfx950_emulator import active, sparse_tensor
 from gfx950_emulator.session import Session
-from gfx950_scoring import SPEC, Scoring, ints
+from gfx950_scoring import Scoring
+from logits_scoring import SPEC, ints
 
 OURS = ("portable", "gfx950", "gfx950_plain")
 

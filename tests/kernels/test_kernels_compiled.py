@@ -14,7 +14,8 @@ from dsv4_kernels.gfx950 import compiled
 from dsv4_kernels.gfx950 import logits as gfx950_logits
 from dsv4_kernels.registry import LogitsShape
 from dsv4_serve.kernel_report.emulated import EmulatedKernels
-from gfx950_scoring import POISON, Scoring, ints
+from gfx950_scoring import Scoring
+from logits_scoring import POISON, ints
 
 SHAPES = (LogitsShape(32), LogitsShape(32, float_weights=True))
 NAMES = [v.name for shape in SHAPES for v in registry.logits_variants(shape) if v.fast]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import candidate_gather
 import gfx950_scoring
+import logits_scoring
 from dsv4_kernels import backends, layout, ops
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec
@@ -41,7 +42,7 @@ class Case:
         self.scoring.weights = self.scoring.weights.float()
         self.slots = layout.layout(name).page_slots
         self.pages = self.scoring.tables(len(lengths), 512 // self.slots)
-        self.lengths = gfx950_scoring.ints(*lengths)
+        self.lengths = logits_scoring.ints(*lengths)
         self.blocks = candidate_gather.random_blocks(lengths, COUNT)
         self.table = ops.candidate_table(self.blocks, self.lengths, self.pages, page_slots=self.slots)
         dense = self.scoring.exact(self.pages, self.lengths, 512)
@@ -61,7 +62,7 @@ class Case:
 
 
 def scored(case: Case, backend: str, order: Order = "lockstep", unique: bool = False) -> tuple[Tensor, Session]:
-    out = torch.full((len(LENGTHS), WIDTH), gfx950_scoring.POISON)
+    out = torch.full((len(LENGTHS), WIDTH), logits_scoring.POISON)
     with active(order=order, track_unique=unique) as session:
         run: Callable[[LogitsCall], Tensor] = backends.load(backend).paged_logits
         run(replace(case.call(), out=out))

@@ -10,7 +10,8 @@ from dsv4_kernels.gfx950 import logits as gfx950_logits
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, Query
 from gfx950_emulator import active, sparse_tensor
-from gfx950_scoring import POISON, SPEC, Scoring, ints
+from gfx950_scoring import Scoring
+from logits_scoring import POISON, SPEC, ints
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "plain"])

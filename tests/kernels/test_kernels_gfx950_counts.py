@@ -11,7 +11,8 @@ from dsv4_kernels.gfx950 import logits as gfx950_logits
 from dsv4_kernels.pool import IndexSpec
 from gfx950_emulator import active
 from gfx950_emulator.front_end.kernel import Resources
-from gfx950_scoring import Scoring, ints
+from gfx950_scoring import Scoring
+from logits_scoring import ints
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "plain"])

@@ -16,7 +16,8 @@ from dsv4_kernels.pool import IndexPool, IndexSpec
 from dsv4_kernels.registry import LogitsShape
 from gfx950_emulator import active
 from gfx950_emulator.machine.options import Order
-from gfx950_scoring import PAGE8, Scoring, ints
+from gfx950_scoring import PAGE8, Scoring
+from logits_scoring import ints
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "plain"])

@@ -16,16 +16,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsv4_kernels import backends, counters, known_answers, reference, registry
+import logits_scoring
+from dsv4_kernels import backends, counters, known_answers, registry
 from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.logits_call import LogitsCall
 from dsv4_kernels.pool import IndexPool, IndexSpec, Query
 from gluon_on_torch import kernels
+from logits_scoring import POISON, SPEC, ints
 
 hopper = pytest.importorskip("dsv4_kernels.hopper.logits", reason="needs triton")
 
-POISON = 12345.0
-SPEC = IndexSpec(hadamard=False)
 PACKAGE = Path(hopper.__file__).parent
 
 
@@ -36,31 +36,9 @@ def _executed_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper, "_processors", lambda _device: 1)
 
 
-def ints(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-class Scoring:
-    """A pool of keys over some octaves with gaps between its pages, queries, and weights of both signs."""
-
-    def __init__(self, rows: int, heads: int, pages: int = 12, octaves: int = 2, gap: int = 0) -> None:
-        torch.manual_seed(rows * 131 + heads)
-        tensors = {}
-        for s in SPEC.layout.tensors:
-            whole = torch.full((pages, s.bytes_per_page + gap), 0xEE, dtype=torch.uint8)
-            tensors[s.name] = whole[:, : s.bytes_per_page].view(pages, *s.shape)
-        self.pool = IndexPool(SPEC, tensors)
-        tokens = self.pool.tokens
-        cos, sin, zero = torch.ones(1, 32), torch.zeros(1, 32), torch.zeros(tokens, dtype=torch.int64)
-        weight = torch.exp2(torch.randint(-octaves, octaves + 1, (128,)).float())
-        reference.write_index_keys(
-            self.pool, torch.randn(tokens, 128), weight, 0.0, cos, sin, zero, torch.arange(tokens)
-        )
-        self.query = reference.quantize_query(torch.randn(rows, heads, 128), cos, sin, zero[:rows], SPEC)
-        self.weights = torch.randn(rows, heads)
-
-    def tables(self, count: int, columns: int) -> Tensor:
-        return torch.stack([torch.randperm(self.pool.pages)[:columns] for _ in range(count)]).int()
+class Scoring(logits_scoring.Scoring):
+    def __init__(self, rows: int, heads: int, octaves: int = 2, gap: int = 0) -> None:
+        super().__init__(rows, heads, pages=12, octaves=octaves, gap=gap)
 
     def check(
         self,
@@ -76,20 +54,7 @@ class Scoring:
         allocated = torch.full((self.query.rows, width + 8), POISON)
         out = allocated[:, :width]
         hopper.launch(self.query, self.pool, self.weights, table, ends, seqs, starts, 0.5, out, programs)
-        exact = reference.paged_logits(
-            LogitsCall(
-                query=self.query,
-                pool=self.pool,
-                weights=self.weights,
-                page_table=table,
-                lengths=ends,
-                row_to_seq=seqs,
-                starts=starts,
-                weight_scale=0.5,
-                max_seq_len=width,
-                accumulate=torch.float64,
-            )
-        )
+        exact = self.exact(table, ends, width, seqs=seqs, starts=starts)
         seen = torch.isfinite(exact)
         error = (out - exact)[seen].norm() / exact[seen].norm()
         assert float(error) < bound
@@ -229,15 +194,7 @@ def test_other_shapes_go_to_the_portable_kernels_and_are_counted(
 
 def test_what_it_cannot_do_is_refused() -> None:
     case = Scoring(1, 64)
-    call = LogitsCall(
-        query=case.query,
-        pool=case.pool,
-        weights=case.weights,
-        page_table=case.tables(1, 1),
-        lengths=ints(1),
-        weight_scale=1.0,
-        max_seq_len=64,
-    )
+    call = case.call(case.tables(1, 1), ints(1), 64)
     with pytest.raises(
         ArgumentError, match=r"accumulate=torch.float64: accepted is torch.float32 on the hopper backend"
     ):

@@ -9,6 +9,7 @@ import torch
 
 import candidate_gather
 import gfx950_scoring
+import logits_scoring
 from dsv4_kernels import backends, ops, portable, reference
 from dsv4_kernels.pool import IndexPool, IndexSpec
 from gfx950_emulator import active, sparse_tensor
@@ -43,7 +44,7 @@ def scoring(name: str) -> gfx950_scoring.Scoring:
 def test_scores_of_far_pages_and_of_candidates_in_them(name: str, backend: str) -> None:
     case = scoring(name)
     slots = case.pool.spec.layout.page_slots
-    table, ends = case.tables(2, 4), gfx950_scoring.ints(4 * slots, 150)
+    table, ends = case.tables(2, 4), logits_scoring.ints(4 * slots, 150)
     width = 4 * slots
     blocks = candidate_gather.random_blocks(ends.tolist(), 10)
     dense = case.exact(table, ends, width)
@@ -57,7 +58,7 @@ def test_scores_of_far_pages_and_of_candidates_in_them(name: str, backend: str) 
             (replace(case.call(gather.pages, gather.lengths, 80), table_slots=8), few),
         )
         for call, exact in calls:
-            out = torch.full(exact.shape, gfx950_scoring.POISON)
+            out = torch.full(exact.shape, logits_scoring.POISON)
             with active():
                 backends.load(backend).paged_logits(replace(call, out=out))
             case.compare(out, exact)

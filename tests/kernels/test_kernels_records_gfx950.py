@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import gfx950_scoring
+import logits_scoring
 from dsv4_kernels import backends, portable, reference
 from dsv4_kernels.pool import IndexPool, IndexSpec
 from gfx950_emulator import active
@@ -20,7 +21,7 @@ from gfx950_emulator.machine.options import ORDERS, Order
 GAP = 4096
 RECORDS = [("record68", 64), ("record68", 32), ("record68_n16", 16), ("record68_p128", 32), ("record68_p128", 64)]
 BACKENDS = ["portable", "gfx950"]
-ENDS = gfx950_scoring.ints(200, 65, 0)
+ENDS = logits_scoring.ints(200, 65, 0)
 
 
 def scoring(name: str, heads: int) -> gfx950_scoring.Scoring:
@@ -34,7 +35,7 @@ def scoring(name: str, heads: int) -> gfx950_scoring.Scoring:
 def scored(
     of: gfx950_scoring.Scoring, table: Tensor, backend: str, order: Order = "lockstep", seqs: Tensor | None = None
 ) -> Tensor:
-    out = torch.full((3, 256), gfx950_scoring.POISON)
+    out = torch.full((3, 256), logits_scoring.POISON)
     with active(order=order) as session:
         backends.load(backend).paged_logits(replace(of.call(table, ENDS, 256, seqs=seqs), out=out))
     assert len(session.launches) == 1
@@ -49,7 +50,7 @@ def test_scores_over_shuffled_pages(name: str, heads: int, order: Order, backend
     case = scoring(name, heads)
     table = case.tables(3, 256 // case.pool.spec.layout.page_slots)
     case.compare(scored(case, table, backend, order), case.exact(table, ENDS, 256))
-    seqs = gfx950_scoring.ints(1, 0, 0)
+    seqs = logits_scoring.ints(1, 0, 0)
     case.compare(scored(case, table, backend, order, seqs), case.exact(table, ENDS, 256, seqs=seqs))
 
 
@@ -58,9 +59,9 @@ def test_scores_over_shuffled_pages(name: str, heads: int, order: Order, backend
 def test_shares_of_pages_of_128_begin_with_a_page(splits: int, fast: bool) -> None:
     spec = IndexSpec.named("record68_p128", "deepseek", hadamard=False)
     case = gfx950_scoring.Scoring(5, 32, pages=8, gap=GAP, spec=spec)
-    ends, starts = gfx950_scoring.ints(1000, 129, 64, 65, 511), gfx950_scoring.ints(0, 100, 3, 64, 320)
+    ends, starts = logits_scoring.ints(1000, 129, 64, 65, 511), logits_scoring.ints(0, 100, 3, 64, 320)
     case.check(case.tables(5, 8), ends, 1024, splits=splits, fast=fast)
-    seqs = gfx950_scoring.ints(0, 0, 0, 1, 1)
+    seqs = logits_scoring.ints(0, 0, 0, 1, 1)
     case.check(case.tables(2, 8), ends, 1024, seqs=seqs, starts=starts, rows_per_wave=4, splits=splits, fast=fast)
 
 

@@ -23,7 +23,9 @@ from tools.h200 import report
 from tools.h200.stages import Stage
 
 CORRECT = ("single", "groups", "heads32", "many")
-PORTABLE = ("tests/kernels/portable_cases.py", "tests/kernels/portable_sm90_cases.py")
+PORTABLE = tuple(
+    f"tests/kernels/portable_{name}_cases.py" for name in ("backend", "quantize", "logits", "selection", "sm90")
+)
 TIE = 1e-4
 ENGINES = ("portable", "auto")
 """Backends of the engine on the GPU; `auto` takes hopper for the logits."""
