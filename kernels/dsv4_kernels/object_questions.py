@@ -1,5 +1,5 @@
 """Known questions that reach a kernel compiled ahead of time: those of its operation, in its layout, page, types and
-sizes. The questions of a start before weights load ask one form of an operation each.
+sizes. The choice of backends asks one form of an operation, these ask each that there is an object for.
 """
 
 from __future__ import annotations

@@ -178,6 +178,21 @@ def test_rows_up_to_the_toggle_are_ours_and_more_the_engines(
             float32_products.deactivate()
 
 
+def test_portable_kernels_serve_them(tuned: TunedProduct) -> None:
+    """In Triton's interpreter."""
+    with plugin_world.hooks():
+        try:
+            backends.activate(CPU, "portable", only=("linear_float32",))
+            assert float32_products.decide(CPU).selection.selected == "portable"
+            before = launched("portable")
+            assert keeps_float32(gate)
+            assert keeps_float32(router)
+            assert launched("portable") == before + 2
+        finally:
+            float32_products.deactivate()
+            backends.activate("cpu", "reference")
+
+
 def refusing(x: Tensor, y: Tensor) -> Tensor:
     """torch 2.9 on ROCm."""
     raise RuntimeError("gemm input type at::BFloat16 and output type float is not supported for ROCm")

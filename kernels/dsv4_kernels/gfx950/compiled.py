@@ -56,11 +56,13 @@ class CompiledKernels:
         self._runtime = runtime or HipRuntime()
         for kernel in listed.values():
             problem = self._load(kernel)
-            if problem and refused is None:
-                raise BackendUnavailableError(self.refusal(object_signature.operation(kernel.name), [kernel], problem))
-            if problem and refused is not None:
-                op = object_signature.operation(kernel.name)
-                refused(op, self.refusal(op, [kernel], problem))
+            if not problem:
+                continue
+            op = object_signature.operation(kernel.name)
+            told = self.refusal(op, [kernel], problem)
+            if refused is None:
+                raise BackendUnavailableError(told)
+            refused(op, told)
 
     def _load(self, kernel: CompiledKernel) -> str:
         problem = kernel_store.damage(self.directory, kernel) or object_signature.problem(kernel)
