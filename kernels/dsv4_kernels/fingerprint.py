@@ -12,18 +12,17 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from dsv4_kernels.layout import RECORD68, RECORD68_P128, SPLIT8, SPLIT64
 from dsv4_kernels.pool import IndexSpec
 
 ROOT = Path(__file__).parent
 DEVICE_SOURCES = (
     *(f"gfx950/{name}.py" for name in ("epilogue", "logits_kernel", "order", "page")),
     *(f"portable/{path.name}" for path in sorted((ROOT / "portable").glob("*.py"))),
-    *(f"{name}.py" for name in ("kv_layout", "pooling", "softplus", "exponential", "formats")),
+    *(f"{name}.py" for name in ("layout", "kv_layout", "pooling", "softplus", "exponential", "formats")),
     *(f"{name}.py" for name in ("operation_kernels", "compressor_kernels", "aot")),
 )
-"""What a code object of gfx950 follows from, beside the layouts that it reads. The portable kernels stand whole: which
-of them an object takes in by a call changes easily.
+"""What a code object of gfx950 follows from. The portable kernels stand whole: which of them an object takes in by a
+call changes easily.
 """
 
 
@@ -69,6 +68,4 @@ def kernel_sources() -> str:
     digest = hashlib.sha256()
     for name in DEVICE_SOURCES:
         digest.update((ROOT / name).read_bytes())
-    for layout in (SPLIT64, SPLIT8, RECORD68, RECORD68_P128):
-        digest.update(json.dumps(describe(IndexSpec(layout), ""), sort_keys=True).encode())
     return digest.hexdigest()

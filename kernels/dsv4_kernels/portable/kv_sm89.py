@@ -91,49 +91,32 @@ def pairs_of_float32(even, odd):
     )
 
 
-@triton.jit
-def pairs_of_bfloat16(even, odd, keep):
-    """uint8 pairs of codes, by four, of values times 2^-14, to nearest even, saturating; 0 where `keep` is 0, not -1.
+def _two_codes(to: str, high: int, low: int) -> str:
+    """PTX that rounds operands `high` and `low` to e2m1 in the halves of register `to`, whose signs stay in bit 15.
 
-    float16 of such values has the bits of e2m1 from bit 9 on, denormals included: integers round two at once.
+    float16 of values times 2^-14 has the bits of e2m1 from bit 9 on, denormals included: integers round two at once.
     """
-    return tl.inline_asm_elementwise(
-        """
-        {
+    return f"""
+        cvt.rn.f16x2.f32 {to}, ${high}, ${low};
+        abs.f16x2 r, {to};
+        min.f16x2 r, r, most;
+        shr.b32 t, r, 9;
+        and.b32 t, t, 0x00010001;
+        add.u32 r, r, t;
+        add.u32 r, r, 0x00FF00FF;
+        lop3.b32 {to}, r, {to}, 0x80008000, 0xD8;"""
+
+
+# Operands 1 to 4 are even values, 5 to 8 odd ones, 9 to 12 masks: a and c hold codes of even values, b and d of odd.
+FOUR_PAIRS = tl.constexpr(
+    f"""
+        {{
         .reg .b32 a, b, c, d, r, t, most;
         mov.b32 most, 0x0E000E00;
-        cvt.rn.f16x2.f32 a, $3, $1;
-        abs.f16x2 r, a;
-        min.f16x2 r, r, most;
-        shr.b32 t, r, 9;
-        and.b32 t, t, 0x00010001;
-        add.u32 r, r, t;
-        add.u32 r, r, 0x00FF00FF;
-        lop3.b32 a, r, a, 0x80008000, 0xD8;
-        cvt.rn.f16x2.f32 b, $7, $5;
-        abs.f16x2 r, b;
-        min.f16x2 r, r, most;
-        shr.b32 t, r, 9;
-        and.b32 t, t, 0x00010001;
-        add.u32 r, r, t;
-        add.u32 r, r, 0x00FF00FF;
-        lop3.b32 b, r, b, 0x80008000, 0xD8;
-        cvt.rn.f16x2.f32 c, $4, $2;
-        abs.f16x2 r, c;
-        min.f16x2 r, r, most;
-        shr.b32 t, r, 9;
-        and.b32 t, t, 0x00010001;
-        add.u32 r, r, t;
-        add.u32 r, r, 0x00FF00FF;
-        lop3.b32 c, r, c, 0x80008000, 0xD8;
-        cvt.rn.f16x2.f32 d, $8, $6;
-        abs.f16x2 r, d;
-        min.f16x2 r, r, most;
-        shr.b32 t, r, 9;
-        and.b32 t, t, 0x00010001;
-        add.u32 r, r, t;
-        add.u32 r, r, 0x00FF00FF;
-        lop3.b32 d, r, d, 0x80008000, 0xD8;
+        {_two_codes("a", 3, 1)}
+        {_two_codes("b", 7, 5)}
+        {_two_codes("c", 4, 2)}
+        {_two_codes("d", 8, 6)}
         prmt.b32 a, a, c, 0x7351;
         prmt.b32 b, b, d, 0x7351;
         shr.b32 c, a, 1;
@@ -150,8 +133,16 @@ def pairs_of_bfloat16(even, odd, keep):
         prmt.b32 t, $11, $12, 0x4000;
         prmt.b32 r, r, t, 0x7610;
         and.b32 $0, c, r;
-        }
-        """,
+        }}
+        """
+)
+
+
+@triton.jit
+def pairs_of_bfloat16(even, odd, keep):
+    """uint8 pairs of codes of values times 2^-14, to nearest even, saturating; 0 where `keep` is 0, not -1."""
+    return tl.inline_asm_elementwise(
+        FOUR_PAIRS,
         "=r,f,f,f,f,f,f,f,f,r,r,r,r",
         [even, odd, keep],
         dtype=tl.uint8,
