@@ -19,7 +19,7 @@ from dsv4_serve.planner.memory_plan import Machine, MemoryPlan
 from dsv4_serve.planner.quantity import parse_bytes, written
 from dsv4_serve.planner.row_formats import BF16, INDEX, V4
 from dsv4_serve.profiles.load import load_profile, profile_names
-from dsv4_serve.profiles.schema import Profile
+from dsv4_serve.profiles.schema import Model, Profile
 from embedded import v41_straight_line_engram as engram
 
 PRODUCTION = [name for name in profile_names() if load_profile(name).engine.name == "sglang"]
@@ -139,6 +139,29 @@ def test_a_gpu_holds_its_share_of_the_engram_tables(name: str, tp: int) -> None:
 
     on_gpus, on_host = weights(), weights(SGLANG_ENABLE_DSV41_ENGRAM_HOST_TABLE="1")
     assert on_gpus - on_host == pytest.approx(tables / tp, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "shipped", "told"),
+    [
+        (
+            "tiny",
+            "tiny-v41",
+            "DSV4_KV_LAYOUT=v4 .profile tiny.: .* is of a V4.1; accepted is v41, or a profile",
+        ),
+        (
+            "tiny-v41",
+            "tiny-v4",
+            "DSV4_KV_LAYOUT=v41 .* is of a V4; accepted is v4 or bf16, or a profile of that",
+        ),
+    ],
+)
+def test_a_model_of_the_other_generation_is_refused_instead_of_sized_by_the_wrong_rows(
+    name: str, shipped: str, told: str
+) -> None:
+    other = Model(name=shipped, path=str(GEOMETRIES / shipped), context_length=4096)
+    with pytest.raises(UsageError, match=told):
+        planned(name, model=other)
 
 
 def test_v41_has_no_fp8_choice_and_says_so() -> None:

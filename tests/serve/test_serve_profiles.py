@@ -70,10 +70,13 @@ def test_wrong_profiles_name_the_field(tmp_path: Path, changes: dict[str, Any], 
     assert "wrong.yaml" in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "not YAML"), ("- a", "a profile is a mapping of fields")])
-def test_not_a_profile_at_all(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"a: [", "not YAML"), (b"- a", "a profile is a mapping of fields"), (b"a: \xe9", "not YAML")],
+)
+def test_not_a_profile_at_all(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "wrong.yaml"
-    path.write_text(text)
+    path.write_bytes(content)
     with pytest.raises(UsageError, match=message):
         load_profile(str(path))
 

@@ -11,7 +11,7 @@ from dsv4_serve.planner import embedded_demand, sglang_demand
 from dsv4_serve.planner.demand import Demand, index_bytes_per_token
 from dsv4_serve.planner.gain import Gain, gain
 from dsv4_serve.planner.geometry import ModelGeometry
-from dsv4_serve.planner.options import check_draft, engram_on_host, memory_fraction, server
+from dsv4_serve.planner.options import check_draft, check_layout, engram_on_host, memory_fraction, server
 from dsv4_serve.planner.row_formats import INDEX, MAIN, PAGE_TOKENS
 from dsv4_serve.planner.sglang_demand import Server
 from dsv4_serve.planner.weights import Weights, weights
@@ -73,6 +73,7 @@ class MemoryPlan:
 
 def plan_memory(profile: Profile, geometry: ModelGeometry, model_dir: Path, machine: Machine) -> MemoryPlan:
     """The plan; the embedded engine is sized by the profile's tokens, SGLang by what HBM leaves."""
+    check_layout(profile, geometry)
     check_draft(profile, geometry)
     if profile.engine.name == "embedded":
         return _embedded(profile, geometry)

@@ -28,6 +28,16 @@ def server(profile: Profile, geometry: ModelGeometry) -> Server:
     )
 
 
+def check_layout(profile: Profile, geometry: ModelGeometry) -> None:
+    """UsageError when the profile's rows are those of the other generation: `--model` takes any directory."""
+    generation, accepted = ("V4.1", ("v41",)) if geometry.low_ratio else ("V4", ("v4", "bf16"))
+    if profile.kv_layout not in accepted:
+        raise UsageError(
+            f"DSV4_KV_LAYOUT={profile.kv_layout} (profile {profile.name}): {geometry.source} is of a {generation}; "
+            f"accepted is {' or '.join(accepted)}, or a profile of that generation"
+        )
+
+
 def check_draft(profile: Profile, geometry: ModelGeometry) -> None:
     """UsageError when the profile asks for DSpark's drafts of a model that has no layers for them."""
     if profile.speculative != "dspark" or geometry.draft.tokens:

@@ -41,9 +41,11 @@ def load_profile(name_or_path: str) -> Profile:
     """Read and validate a profile; UsageError names each wrong field and what it accepts."""
     path = profile_path(name_or_path)
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.safe_load(path.read_bytes())
     except yaml.YAMLError as error:
         raise UsageError(f"{path}: not YAML: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     if not isinstance(data, dict):
         raise UsageError(f"{path}: a profile is a mapping of fields, found {type(data).__name__}")
     try:

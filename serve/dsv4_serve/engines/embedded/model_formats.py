@@ -36,7 +36,8 @@ class ModelFormats:
             decided[name] = values[0] if value is None else value
             if decided[name] not in values:
                 listed = " or ".join(map(str, values))
-                raise OptionError(f"{name}={value!r}: accepted is {listed} for this model")
+                where = " (--kv-layout, or another profile)" if name == "kv_dtype" else ""
+                raise OptionError(f"{name}={value!r}: accepted is {listed} for this model{where}")
         return replace(options, **decided)  # type: ignore[arg-type]
 
 
