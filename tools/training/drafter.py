@@ -8,7 +8,6 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -18,14 +17,14 @@ from tools.training.corpus import Corpus
 from tools.training.data import Batch, batches
 from tools.training.drafter_data import Lesson, Teacher, lesson
 from tools.training.drafter_model import TinyDrafter
-from tools.training.model import TinyV4
+from tools.training.models import TinyModel
 from tools.training.muon import GroupedMuon
 from tools.training.schedule import Mix, Stage
 from tools.training.selection import IndexMode
 from torch import Tensor
 
-from dsv4_serve.engines.embedded.config import load_model_config
 from dsv4_serve.engines.embedded.dspark.config import load_drafter_config
+from dsv4_serve.engines.embedded.families import load_config
 
 MODEL_DIRECTORY = Path("configs/models/tiny-v4")
 MIX = Mix(stream=0.1, lookup=0.3, chats=0.35, prose=0.25)
@@ -122,12 +121,11 @@ class DrafterTrainer:
         self.options.out.with_suffix(".json").write_text(json.dumps({"curve": self.curve}))
 
 
-def load(model_directory: Path, resume: Path | None, seed: int) -> tuple[TinyDrafter, TinyV4]:
+def load(model_directory: Path, resume: Path | None, seed: int) -> tuple[TinyDrafter, TinyModel]:
     """The frozen model of a directory, and the drafter that its config.json describes: new, or from a file."""
-    config = load_model_config(model_directory)
-    model = cast(TinyV4, checkpoint.load(model_directory / "model.safetensors", config)[0])
-    described = load_drafter_config(model_directory, config)
-    drafter = TinyDrafter(described, model.embed.weight, model.head.weight)
+    _, config = load_config(model_directory)
+    model, _ = checkpoint.load(model_directory / "model.safetensors", config)
+    drafter = TinyDrafter(load_drafter_config(model_directory, config), model.embed.weight, model.head.weight)
     if resume is None:
         drafter.initialise(seed)
     else:
@@ -162,8 +160,10 @@ def main() -> None:
     torch.manual_seed(options.seed)
     drafter, model = load(options.model_dir, options.resume, options.seed)
     print(f"{sum(p.numel() for p in drafter.parameters())} parameters", flush=True)
-    teacher = Teacher(model, drafter.config.target_layers, IndexMode(topk=model.config.index_topk))
-    DrafterTrainer(drafter, teacher, Corpus.load(options.corpus), options).train()
+    # As it serves: its index chooses, and a V4.1's KV rows are rounded.
+    teacher = Teacher(model, drafter.config.target_layers, IndexMode(topk=model.config.index_topk, stored_kv=True))
+    corpus = Corpus.load(options.corpus, load_config(options.model_dir)[0].model_type)
+    DrafterTrainer(drafter, teacher, corpus, options).train()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import torch
 from tools.training.data import Batch
-from tools.training.model import TinyV4
+from tools.training.models import TinyModel
 from tools.training.row import Kind
 from tools.training.selection import IndexMode, take
+from tools.training.v41.model import TinyV41
 from torch import Tensor
 
 ANCHOR_WEIGHTS = {Kind.IGNORED: 0.02, Kind.RECORD: 0.1, Kind.TEXT: 1.0, Kind.REPLY: 4.0, Kind.LOOKUP: 4.0}
@@ -17,15 +18,25 @@ ASTRAY = 0.1
 
 
 class Teacher:
-    """The frozen model, which gives its logits and the states of the layers that a drafter reads."""
+    """The frozen model, which gives its logits and the states of the layers that a drafter reads: V4's after a layer,
+    V4.1's before it, as published."""
 
-    def __init__(self, model: TinyV4, layers: Sequence[int], mode: IndexMode) -> None:
+    def __init__(self, model: TinyModel, layers: Sequence[int], mode: IndexMode) -> None:
         self.model, self._layers, self._mode = model.eval().requires_grad_(False), tuple(layers), mode
         self._states: dict[int, Tensor] = {}
         for number in self._layers:
-            self.model.layers[number].register_forward_hook(self._keep(number))
+            if isinstance(model, TinyV41):
+                model.layers[number].register_forward_pre_hook(self._before(number))
+            else:
+                model.layers[number].register_forward_hook(self._after(number))
 
-    def _keep(self, number: int) -> Callable[[object, object, tuple[Tensor, ...]], None]:
+    def _before(self, number: int) -> Callable[[object, tuple[Tensor, ...]], None]:
+        def hook(_module: object, inputs: tuple[Tensor, ...]) -> None:
+            self._states[number] = inputs[0].mean(dim=2)
+
+        return hook
+
+    def _after(self, number: int) -> Callable[[object, object, tuple[Tensor, ...]], None]:
         def hook(_module: object, _inputs: object, outputs: tuple[Tensor, ...]) -> None:
             self._states[number] = outputs[0].mean(dim=2)
 

@@ -1,91 +1,22 @@
-"""The DSpark drafter in plain torch for training; state_dict() keys are its checkpoint's own tensor names.
+"""The DSpark drafter of either generation for training; state_dict() keys are its checkpoint's own tensor names."""
 
-Blocks begin at chosen anchors of whole rows. A block's keys are the 128 rows of context before its anchor, gathered,
-and its own; all blocks are computed side by side.
-"""
-
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 import torch.nn.functional as F
+from tools.training.drafter_stage import BlockRope, Blocks, DraftStage
 from tools.training.layers import RMSNorm, unit_rms
-from tools.training.model import Layer, collapse, expand, initialise
+from tools.training.model import collapse, initialise
 from tools.training.rope import RopeTable
 from tools.training.selection import take
 from torch import Tensor, nn
 
-from dsv4_serve.engines.embedded.config import ModelConfig
 from dsv4_serve.engines.embedded.dspark.config import DrafterConfig
-
-
-class BlockRope(RopeTable):
-    """The rows of a table at positions int64 [blocks, n]."""
-
-    def __init__(self, table: RopeTable, positions: Tensor) -> None:
-        self.cos, self.sin = table.cos[positions], table.sin[positions]
-
-    def rotate(self, x: Tensor, stride: int = 1, inverse: bool = False) -> Tensor:
-        """Rotate x [blocks, n, (heads,) dim], every row at its own position. Keeps shape and dtype."""
-        assert stride == 1
-        cos, sin = (self.cos, -self.sin) if inverse else (self.cos, self.sin)
-        if x.ndim == 4:
-            cos, sin = cos[:, :, None], sin[:, :, None]
-        width = 2 * cos.shape[-1]
-        even, odd = torch.unflatten(x[..., -width:].float(), -1, (-1, 2)).unbind(-1)
-        turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
-        return torch.cat((x[..., :-width], turned.to(x.dtype)), dim=-1)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Where blocks lie: `rope` at their rows, `window` at the `context` rows before them, of which `seen` bool
-    [blocks, 128] exist."""
-
-    rope: BlockRope
-    window: BlockRope
-    seen: Tensor
-
-
-class DraftStage(Layer):
-    """One stage: a layer with a window only, whose rows see the context and each other.
-
-    The first stage has what projects the model's states, the last what stands before the model's head.
-    """
-
-    main_proj: nn.Linear
-    main_norm: RMSNorm
-    norm: RMSNorm
-    hc_head_fn: nn.Parameter
-    hc_head_base: nn.Parameter
-    hc_head_scale: nn.Parameter
-    markov_head: "MarkovHead"
-
-    def draft(self, streams: Tensor, ids: Tensor, context: Tensor, blocks: Blocks) -> Tensor:
-        """Streams [blocks, size, 4, hidden] in and out; context [blocks, 128, hidden]."""
-        pre, post, comb = self.mix("attn", streams)
-        streams = expand(streams, self._attend(self.read("attn", streams, pre), context, blocks), post, comb)
-        pre, post, comb = self.mix("ffn", streams)
-        out, _ = self.ffn(self.read("ffn", streams, pre), ids)
-        return expand(streams, out, post, comb)
-
-    def _attend(self, x: Tensor, context: Tensor, blocks: Blocks) -> Tensor:
-        attn, dim = self.attn, self.config.head_dim
-        q = attn.query_heads(attn.q_norm(attn.wq_a(x)))
-        q = blocks.rope.rotate(unit_rms(q.float(), self.config.rms_norm_eps).to(q.dtype)) * dim**-0.5
-        own = blocks.rope.rotate(attn.kv_norm(attn.wkv(x)))
-        keys = torch.cat((blocks.window.rotate(attn.kv_norm(attn.wkv(context))), own), dim=1)
-        scores = torch.einsum("bqhd,bkd->bqhk", q, keys).float()
-        hidden = ~F.pad(blocks.seen, (0, x.shape[1]), value=True)
-        scores = scores.masked_fill(hidden[:, None, None], float("-inf"))
-        sink = attn.attn_sink.view(1, 1, -1, 1).expand(*scores.shape[:-1], 1)
-        weights = torch.cat((scores, sink), dim=-1).softmax(dim=-1)[..., :-1].to(keys.dtype)
-        out = torch.einsum("bqhk,bkd->bqhd", weights, keys)
-        return attn.project_output(out, blocks.rope)
+from dsv4_serve.engines.embedded.v41.config import V41Config
 
 
 class MarkovHead(nn.Module):
-    """A bias of low rank on a row's logits by the token before."""
+    """A bias of low rank on a row's logits by the token before it."""
 
     def __init__(self, vocab: int, rank: int) -> None:
         super().__init__()
@@ -93,8 +24,36 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(rank, vocab, bias=False)
 
     def forward(self, before: Tensor) -> Tensor:
+        """before int64 [...] to float [..., vocab]."""
         bias: Tensor = self.markov_w2(self.markov_w1(before))
         return bias
+
+
+class MarkovHeadV41(nn.Module):
+    """The same under V4.1's names."""
+
+    def __init__(self, vocab: int, rank: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, rank)
+        self.head = nn.Linear(rank, vocab, bias=False)
+
+    def forward(self, before: Tensor) -> Tensor:
+        """before int64 [...] to float [..., vocab]."""
+        bias: Tensor = self.head(self.embed(before))
+        return bias
+
+
+class OuterStage(DraftStage):
+    """The first or last stage, or both: the first has what projects the model's states, the last what stands before the
+    model's head."""
+
+    main_proj: nn.Linear
+    main_norm: RMSNorm
+    norm: RMSNorm
+    hc_head_fn: nn.Parameter
+    hc_head_base: nn.Parameter
+    hc_head_scale: nn.Parameter
+    markov_head: MarkovHead | MarkovHeadV41
 
 
 class TinyDrafter(nn.Module):
@@ -106,25 +65,30 @@ class TinyDrafter(nn.Module):
     def __init__(self, config: DrafterConfig, embed: Tensor, head: Tensor) -> None:
         super().__init__()
         self.config, stage = config, config.stage
-        assert isinstance(stage, ModelConfig)
+        self.v41 = isinstance(stage, V41Config)
         self.register_buffer("embed", embed.detach().clone(), persistent=False)
         self.register_buffer("head", head.detach().clone(), persistent=False)
-        self.mtp = nn.ModuleList(DraftStage(stage, index) for index in range(config.stages))
+        self.mtp = nn.ModuleList(OuterStage(stage, self.v41) for _ in range(config.stages))
         first, last, hidden, streams = *self._ends(), stage.hidden_size, stage.hc_mult
         first.main_proj = nn.Linear(hidden * len(config.target_layers), hidden, bias=False)
         first.main_norm = RMSNorm(hidden, stage.rms_norm_eps)
         last.norm = RMSNorm(hidden, stage.rms_norm_eps)
-        last.hc_head_fn = nn.Parameter(torch.empty(streams, streams * hidden))
-        last.hc_head_base = nn.Parameter(torch.zeros(streams))
-        last.hc_head_scale = nn.Parameter(torch.ones(1))
-        last.markov_head = MarkovHead(stage.vocab_size, config.markov_rank)
+        last.markov_head = (MarkovHeadV41 if self.v41 else MarkovHead)(stage.vocab_size, config.markov_rank)
+        if not self.v41:
+            last.hc_head_fn = nn.Parameter(torch.empty(streams, streams * hidden))
+            last.hc_head_base = nn.Parameter(torch.zeros(streams))
+            last.hc_head_scale = nn.Parameter(torch.ones(1))
 
-    def _ends(self) -> tuple[DraftStage, DraftStage]:
-        return cast(DraftStage, self.mtp[0]), cast(DraftStage, self.mtp[-1])
+    def _ends(self) -> tuple[OuterStage, OuterStage]:
+        return cast(OuterStage, self.mtp[0]), cast(OuterStage, self.mtp[-1])
 
     def initialise(self, seed: int) -> None:
-        """Random matrices."""
+        """Random matrices. V4.1's queries have no norm of their own: these give them unit variance, as V4's does."""
         initialise(self, seed)
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if self.v41 and name.endswith("attn.wq_b.weight"):
+                nn.init.normal_(parameter, std=self.config.stage.q_lora_rank**-0.5, generator=generator)
 
     @staticmethod
     def stays_float(name: str, tensor: Tensor) -> bool:
@@ -137,27 +101,32 @@ class TinyDrafter(nn.Module):
         told the row's own tokens."""
         size, stage = self.config.block, self.config.stage
         first, last = self._ends()
-        back = anchors[..., None] + torch.arange(-stage.sliding_window, 0, device=ids.device)
         places = anchors[..., None] + torch.arange(size, device=ids.device)
-        main = first.main_norm(first.main_proj(hidden))
-        context = _gather(main, back.clamp(min=0)).flatten(0, 1)
-        rope = RopeTable(stage, ids.shape[1] + size, False, ids.device)
-        window = BlockRope(rope, back.clamp(min=0).flatten(0, 1))
-        blocks = Blocks(BlockRope(rope, places.flatten(0, 1)), window, back.flatten(0, 1) >= 0)
+        context = first.main_norm(first.main_proj(hidden))
+        blocks = self._blocks(anchors, places, ids.shape[1])
         tokens = torch.full_like(places, self.config.noise_token)
         tokens[..., 0] = take(ids, anchors)
-        tokens = tokens.flatten(0, 1)
-        streams = self.embed[tokens][:, :, None].expand(-1, -1, stage.hc_mult, -1)
+        tokens = tokens.flatten(1)
+        streams = self.embed[tokens][:, :, None].expand(-1, -1, stage.hc_mult, -1).float()
+        pre = torch.zeros_like(streams[..., 0])
+        pre[..., 0] = 1.0
         for module in self.mtp:
-            streams = cast(DraftStage, module).draft(streams, tokens, context, blocks)
-        with torch.autocast(ids.device.type, enabled=False):
+            streams, pre = cast(OuterStage, module).draft(streams, pre, tokens, context, blocks)
+        pre = pre if self.v41 else self._head_weights(streams)
+        logits = F.linear(last.norm(collapse(streams, pre)), self.head).float()
+        bias: Tensor = last.markov_head(take(F.pad(ids, (0, size)), places.flatten(1)))
+        return torch.unflatten(logits + bias.float(), 1, places.shape[1:])
+
+    def _blocks(self, anchors: Tensor, places: Tensor, length: int) -> Blocks:
+        """Each block reads the window of the text before its anchor."""
+        stage, back = self.config.stage, anchors[..., None] - torch.arange(length, device=anchors.device)
+        text = RopeTable(stage, length + self.config.block, False, anchors.device)
+        seen = (back > 0) & (back <= stage.sliding_window)
+        return Blocks(self.config.block, text, BlockRope(text, places.flatten(1)), seen)
+
+    def _head_weights(self, streams: Tensor) -> Tensor:
+        """How V4's last streams are read."""
+        last, stage = self._ends()[1], self.config.stage
+        with torch.autocast(streams.device.type, enabled=False):
             mixed = F.linear(unit_rms(streams.flatten(2).float(), stage.rms_norm_eps), last.hc_head_fn.float())
-            pre = torch.sigmoid(mixed * last.hc_head_scale + last.hc_head_base) + stage.hc_eps
-        logits = torch.unflatten(F.linear(last.norm(collapse(streams, pre)), self.head), 0, anchors.shape)
-        bias: Tensor = last.markov_head(_gather(F.pad(ids, (0, size)), places))
-        return logits.float() + bias.float()
-
-
-def _gather(x: Tensor, rows: Tensor) -> Tensor:
-    """x [batch, length, ...] at rows [batch, n, m] -> [batch, n, m, ...]."""
-    return torch.unflatten(take(x, rows.flatten(1)), 1, rows.shape[1:])
+            return torch.sigmoid(mixed * last.hc_head_scale + last.hc_head_base) + stage.hc_eps
