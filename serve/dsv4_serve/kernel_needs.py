@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dsv4_kernels.operation_kernels import OperationKernel, operation_kernels
 from dsv4_kernels.registry import KernelVariant, LogitsShape, logits_variants
+from dsv4_kernels.router import SPLIT
 from dsv4_serve.errors import UsageError
 from dsv4_serve.plan_command import config_path
 from dsv4_serve.planner.geometry import ModelGeometry
@@ -44,3 +46,15 @@ def kernel_variants(profile: Profile) -> tuple[KernelVariant, ...]:
         where = profile.hardware.arch
         raise UsageError(f"profile {profile.name} serves on {where}: kernels compiled ahead of time are for {ARCH}")
     return tuple(variant for shape in logits_shapes(profile) for variant in logits_variants(shape))
+
+
+def product_kernels(profile: Profile) -> tuple[OperationKernel, ...]:
+    """The kernels of the float32 products of SGLang's compressors and routers; other engines launch none of ours.
+
+    A hidden size that no sum of partials is compiled for has its compiled where it serves.
+    """
+    if profile.engine.name != "sglang":
+        return ()
+    parts = -(-ModelGeometry.read(config_path(profile.model)).sizes["hidden_size"] // SPLIT)
+    names = {"router_partials", f"sum_partials_{parts}"}
+    return tuple(kernel for kernel in operation_kernels() if kernel.name in names)

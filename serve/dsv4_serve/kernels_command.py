@@ -85,13 +85,15 @@ def build(
         raise CommandError(f"the build needs {error.name}: install the test group of the locks") from error
     from dsv4_kernels import aot
     from dsv4_kernels.errors import ArgumentError
-    from dsv4_serve.kernel_needs import kernel_variants
+    from dsv4_serve.kernel_needs import kernel_variants, product_kernels
     from dsv4_serve.plan import make_plan
 
-    variants, purpose = None, "every shipped variant"
+    variants: tuple[aot.Shipped, ...] | None = None
+    purpose = "every shipped variant"
     if profile is not None:
         chosen = make_plan(os.environ, {"DSV4_PROFILE": profile}).profile
-        variants, purpose = kernel_variants(chosen), f"profile {chosen.name}"
+        variants = (*kernel_variants(chosen), *product_kernels(chosen))
+        purpose = f"profile {chosen.name}"
     try:
         kernels = aot.build(
             out,

@@ -14,7 +14,7 @@ from dsv4_kernels import aot, kernel_store, registry
 from dsv4_kernels.errors import ArgumentError, BackendUnavailableError
 from dsv4_kernels.registry import LogitsShape
 from dsv4_serve.errors import UsageError
-from dsv4_serve.kernel_needs import kernel_variants, logits_shapes
+from dsv4_serve.kernel_needs import kernel_variants, logits_shapes, product_kernels
 from dsv4_serve.kernels_command import app
 from dsv4_serve.plan import make_plan
 from dsv4_serve.profiles.load import load_profile, profile_names
@@ -83,6 +83,15 @@ def test_a_profile_needs_every_form_of_its_shapes_and_no_other() -> None:
             forms = {(v.fast, v.shared, v.windowed) for v in registry.logits_variants(shape)}
             assert forms == {(fast, *form) for fast in (True, False) for form in registry.logits_forms(shape)}
         assert len(variants) == {"vllm": {"v4": 4, "v41": 12}}.get(profile.engine.name, {}).get(profile.kv_layout, 6)
+
+
+@pytest.mark.parametrize(("profile", "parts"), [("v4-flash-tp4", 8), ("v41-flash-tp4", 10), ("v4-pro-tp8", 14)])
+def test_a_profile_of_sglang_multiplies_in_its_hidden_size(profile: str, parts: int) -> None:
+    assert [k.name for k in product_kernels(load_profile(profile))] == ["router_partials", f"sum_partials_{parts}"]
+
+
+def test_other_engines_launch_no_product_of_ours() -> None:
+    assert product_kernels(load_profile("vllm-v4-flash-tp8")) == ()
 
 
 def test_the_index_lists_resources_and_calling_convention(directory: Path) -> None:
@@ -192,13 +201,13 @@ def test_the_command_builds_what_a_profile_needs(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(aot, "build", partial(_recorded, tmp_path))
     done = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--profile", "v41-flash-tp4"])
     assert done.exit_code == 0
-    assert done.stdout == f"6 kernels for gfx950 in {tmp_path} (profile v41-flash-tp4)\n"
+    assert done.stdout == f"8 kernels for gfx950 in {tmp_path} (profile v41-flash-tp4)\n"
     refused = CliRunner().invoke(app, ["build", "--out", str(tmp_path), "--profile", "tiny"])
     assert str(refused.exception).startswith("profile tiny serves on cpu")
 
 
-def _recorded(folder: Path, out: Path, *, variants: list[registry.KernelVariant], **_how: object) -> list[str]:
+def _recorded(folder: Path, out: Path, *, variants: list[aot.Shipped], **_how: object) -> list[str]:
     """In the place of the compiler, which another test runs: the names that it was asked for."""
     assert out == folder
-    assert all(v.heads == 32 for v in variants)
+    assert all(v.heads == 32 for v in variants if isinstance(v, registry.KernelVariant))
     return [v.name for v in variants]
