@@ -46,3 +46,11 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
 def scored() -> LaunchCounts:
     """Launches of the paged logits that this test makes."""
     return LaunchCounts()
+
+
+@pytest.fixture
+def recall_attached() -> Iterator[None]:
+    """With the hooks of shadow recall in SGLang's adapter."""
+    recall_prompts = importlib.import_module("recall_prompts")
+    with recall_prompts.attached():
+        yield
