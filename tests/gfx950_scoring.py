@@ -11,7 +11,7 @@ from dsv4_kernels.pool import IndexSpec
 from gfx950_emulator import active
 from gfx950_emulator.machine.options import Order
 from gfx950_emulator.session import Session
-from logits_scoring import POISON, SPEC
+from logits_scoring import POISON
 
 PAGE8 = IndexSpec.named("split8", hadamard=False)
 
@@ -19,19 +19,7 @@ PAGE8 = IndexSpec.named("split8", hadamard=False)
 class Scoring(logits_scoring.Scoring):
     """With bfloat16 weights, which the kernels have a form for."""
 
-    def __init__(
-        self,
-        rows: int,
-        heads: int,
-        *,
-        pages: int = 20,
-        octaves: int = 2,
-        gap: int = 0,
-        seed: int = 0,
-        spec: IndexSpec = SPEC,
-    ) -> None:
-        super().__init__(rows, heads, pages=pages, octaves=octaves, gap=gap, seed=seed, spec=spec)
-        self.weights = self.weights.bfloat16()
+    weights_dtype = torch.bfloat16
 
     def check(
         self,

@@ -29,7 +29,9 @@ def pool_of(spec: IndexSpec, pages: int, gap: int = 0, device: torch.device | st
 
 
 class Scoring:
-    """A pool of random keys over some octaves, queries, and float32 weights of both signs."""
+    """A pool of random keys over some octaves, queries, and weights of both signs."""
+
+    weights_dtype = torch.float32
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class Scoring:
         )
         reference.write_index_keys(self.pool, keys, weight, 0.0, cos, sin, zero[:tokens], slots)
         self.query = reference.quantize_query(queries.to(device), cos, sin, zero[:rows], spec)
-        self.weights = torch.randn(rows, heads).to(device)
+        self.weights = torch.randn(rows, heads).to(device, self.weights_dtype)
 
     def tables(self, count: int, columns: int) -> Tensor:
         """Page tables int32 [count, columns], of pages in any order."""
