@@ -15,7 +15,8 @@ from typing import Any
 
 import uvicorn
 
-from serve.standin import Receive, Scope, Send, Standin, reply, reply_text
+from serve.standin import Standin
+from serve.standin_answers import Receive, Scope, Send, reply, reply_text
 
 METRICS = """\
 # TYPE vllm:cache_config_info gauge

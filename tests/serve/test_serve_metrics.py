@@ -13,7 +13,7 @@ from dsv4_serve.metrics.exposition import MetricsError, exposition
 from dsv4_serve.metrics.names import BY_NAME, NAMES, REGIONS, TIERS
 from dsv4_serve.metrics.registry import LauncherMetrics
 from serve.harness import Launcher
-from serve.standin import METRICS
+from serve.standin_answers import METRICS
 
 ADAPTER = EmbeddedAdapter(EngineRun(Path("/m"), 1))
 ENGINE_TEXT = METRICS % {"generated": 12, "running": 2}
