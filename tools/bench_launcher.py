@@ -64,11 +64,14 @@ async def one_stream(session: aiohttp.ClientSession, url: str, measured: Measure
     return tokens
 
 
-async def load(base: str, streams: int, seconds: float, measured: Measured) -> None:
-    """Keep `streams` streams open for `seconds`; their starts are spread, as those of real clients are."""
+async def load(base: str, streams: int, seconds: float, measured: Measured, kept: bool = True) -> None:
+    """Keep `streams` streams open for `seconds`; their starts are spread, as those of real clients are.
+
+    `kept`: a client's streams follow each other on one connection; else each has its own.
+    """
     url = f"{base}/v1/chat/completions"
     stagger = random.Random(streams)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=not kept)) as session:
         await one_stream(session, url, Measured())
         begun = time.perf_counter()
 
@@ -103,12 +106,15 @@ def compare(direct: str, fronted: str, streams: int, rounds: int, seconds: float
     return row
 
 
-def start(stack: ExitStack, rate: float) -> tuple[str, str]:
-    """Start the launcher with the stand-in behind it; returns the engine's own address and the front's."""
+def start(stack: ExitStack, rate: float, first_token: float = 0.02) -> tuple[str, str]:
+    """Start the launcher with the stand-in behind it; returns the engine's own address and the front's.
+
+    The stand-in's first token takes `first_token` seconds, each further one 1 / `rate`.
+    """
     model = Path(stack.enter_context(tempfile.TemporaryDirectory())) / MODEL
     model.mkdir()
     (model / "config.json").write_text("{}")
-    launcher = stack.enter_context(Launcher(model, standin=["--rate", str(rate)]))
+    launcher = stack.enter_context(Launcher(model, standin=["--rate", str(rate), "--first-token", str(first_token)]))
     command = launcher.get("/manifest").json()["engine"]["command"]
     return f"http://127.0.0.1:{command[command.index('--port') + 1]}", launcher.url
 

@@ -4,6 +4,9 @@
 
 The engine is the stand-in of the tests. Direct, launcher and router take turns within each round, and differences are
 taken within a round, because a shared machine drifts. The router is sglang-router of locks/test.txt, with one worker.
+
+What the router adds depends on the time to the first token and on whether a client keeps its connection, so CASES has
+both: docs/benchmarks.md says why.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import aiohttp
@@ -26,12 +30,24 @@ from tools.bench_launcher import Measured, load, start
 from dsv4_serve.supervisor import free_port
 from serve.harness import chat_body, wait_until
 
-STREAMS = (1, 64)
+CLIENTS = 64
 RATE = 50.0
 # Fast enough that the engine is never what a request waits for.
 FAST = 1e6
 SHORT_TOKENS = 8
 SIDES = ("direct", "launcher", "router")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`first_token`: seconds until the engine's first token. `kept`: a client asks again on the same connection."""
+
+    streams: int
+    first_token: float
+    kept: bool
+
+
+CASES = (Case(1, 0.02, True), Case(64, 0.02, True), Case(1, 0.02, False), Case(1, 0.1, True), Case(64, 0.1, True))
 
 
 @contextmanager
@@ -85,15 +101,15 @@ def in_turn(rounds: int) -> Iterator[list[str]]:
         yield [SIDES[(number + place) % len(SIDES)] for place in range(len(SIDES))]
 
 
-def first_tokens(addresses: dict[str, str], streams: int, rounds: int, seconds: float) -> dict[str, Any]:
+def first_tokens(addresses: dict[str, str], case: Case, rounds: int, seconds: float) -> dict[str, Any]:
     """Medians over the rounds of the time to first token, and of what each front adds to it within a round, in ms."""
     found: dict[str, list[Measured]] = {side: [] for side in SIDES}
     for sides in in_turn(rounds):
         for side in sides:
             measured = Measured()
-            asyncio.run(load(addresses[side], streams, seconds, measured))
+            asyncio.run(load(addresses[side], case.streams, seconds, measured, case.kept))
             found[side].append(measured)
-    row: dict[str, Any] = {"streams": streams}
+    row: dict[str, Any] = asdict(case)
     for name, quantile in (("p50", 0.5), ("p99", 0.99)):
         times = {side: [m.first_ms(quantile) for m in runs] for side, runs in found.items()}
         row[f"direct_{name}_ms"] = statistics.median(times["direct"])
@@ -109,21 +125,23 @@ def throughput(addresses: dict[str, str], rounds: int, seconds: float) -> dict[s
     found: dict[str, list[float]] = {side: [] for side in SIDES}
     for sides in in_turn(rounds):
         for side in sides:
-            found[side].append(asyncio.run(most_requests(addresses[side], STREAMS[-1], seconds)))
+            found[side].append(asyncio.run(most_requests(addresses[side], CLIENTS, seconds)))
     return {side: statistics.median(runs) for side, runs in found.items()}
 
 
 @contextmanager
-def fronts(rate: float) -> Iterator[dict[str, str]]:
+def fronts(rate: float, first_token: float) -> Iterator[dict[str, str]]:
     """The stand-in at `rate` tokens a second, behind the launcher and behind the router: the address of each side."""
     with ExitStack() as stack:
-        direct, launcher = start(stack, rate)
+        direct, launcher = start(stack, rate, first_token)
         yield dict(zip(SIDES, (direct, launcher, stack.enter_context(router(direct))), strict=True))
 
 
 def report(rows: Sequence[dict[str, Any]], most: dict[str, float]) -> None:
-    print("| streams | TTFT p50 direct | launcher adds | router adds | p99: launcher adds | router adds |")
-    print("|---" * 6 + "|")
+    print(
+        "| streams | connections | TTFT p50 direct | launcher adds | router adds | p99: launcher adds | router adds |"
+    )
+    print("|---" * 7 + "|")
     for row in rows:
         names = (
             "direct_p50_ms",
@@ -132,9 +150,10 @@ def report(rows: Sequence[dict[str, Any]], most: dict[str, float]) -> None:
             "launcher_added_p99_ms",
             "router_added_p99_ms",
         )
-        print(f"| {row['streams']} | {' | '.join(f'{row[name]:.2f} ms' for name in names)} |")
+        connections = "kept" if row["kept"] else "fresh"
+        print(f"| {row['streams']} | {connections} | {' | '.join(f'{row[name]:.2f} ms' for name in names)} |")
     told = ", ".join(f"{side} {most[side]:.0f}" for side in SIDES)
-    print(f"\nrequests a second, {STREAMS[-1]} clients: {told}")
+    print(f"\nrequests a second, {CLIENTS} clients: {told}")
 
 
 def main() -> int:
@@ -143,12 +162,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each side")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
-    with fronts(RATE) as addresses:
-        rows = []
-        for streams in STREAMS:
-            print(f"time to first token, {streams} stream(s)", file=sys.stderr)
-            rows.append(first_tokens(addresses, streams, args.rounds, args.seconds))
-    with fronts(FAST) as addresses:
+    rows = []
+    for case in CASES:
+        with fronts(RATE, case.first_token) as addresses:
+            print(f"time to first token: {case}", file=sys.stderr)
+            rows.append(first_tokens(addresses, case, args.rounds, args.seconds))
+    with fronts(FAST, 0.02) as addresses:
         print("most requests a second", file=sys.stderr)
         most = throughput(addresses, args.rounds, args.seconds)
     if args.json:
