@@ -18,6 +18,7 @@ from torch import Tensor
 import engine_context
 import plugin_world
 from dsv4_kernels import backends, counters, registry
+from dsv4_serve.engines.hooks import HookError
 from dsv4_serve.engines.sglang import float32_products, products, start
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -237,6 +238,36 @@ def test_where_the_engines_own_cannot_serve_ours_does_for_any_number_of_rows(
     }
     assert counters.snapshot().fallbacks[key] == before + 1
     assert f"SGLang's linear_bf16_fp32 cannot serve, reference does: {problem}" in caplog.text
+
+
+def test_what_torch_traces_is_multiplied_by_the_engine_in_float32(
+    tuned: TunedProduct, plugin: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tracer does not start on the simulated machine: only what it asks for is answered as there."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    before = launched("reference"), launched("engine")
+    for of in (router, product):
+        assert keeps_float32(of)
+    assert (launched("reference"), launched("engine")) == before
+    assert tuned.calls == 0
+
+
+@pytest.mark.parametrize("text", ["-1", "few"])
+def test_a_number_of_rows_that_is_none_ends_the_start(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(float32_products.ROWS, text)
+    with pytest.raises(HookError, match=f"DSV4_INVARIANT_ROWS={text}: accepted is an integer >= 0"):
+        float32_products.decide(CPU)
+    assert float32_products.current() is None
+    backends.activate("cpu", "reference")
+
+
+def test_a_start_without_a_right_backend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_active", {})
+    monkeypatch.setattr(registry, "preference", lambda device, arch="": ("aiter",))
+    with pytest.raises(
+        HookError, match=r"float32 products: linear_float32 on cpu: no backend can serve .aiter: its product"
+    ):
+        float32_products.decide(CPU)
 
 
 class Mode:

@@ -12,6 +12,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dsv4_serve.engines.hooks import HookError
+
 if TYPE_CHECKING:
     import torch
 
@@ -52,16 +54,21 @@ def current() -> Products | None:
 
 
 def decide(device: torch.device) -> Products:
-    """Ask both for known products on `device`. Raises BackendUnavailableError where none of our backends is right."""
+    """Ask both for known products on `device`. Raises HookError, which ends the process, if none of ours is right."""
     from dsv4_kernels import backends, counters
+    from dsv4_kernels.errors import BackendUnavailableError
 
     global _current
-    served = {s.op: s for s in backends.selections(device)}
-    if not backends.is_active(OP, device):
-        served = {s.op: s for s in backends.activate(device, only=(OP,))}
-    found = Products(served[OP], int(os.environ.get(ROWS) or DEFAULT_ROWS), _problem(device))
+    _current = None
+    try:
+        if not backends.is_active(OP, device):
+            backends.activate(device, only=(OP,))
+    except BackendUnavailableError as error:
+        raise HookError(f"float32 products: {error}") from error
+    served = {s.op: s for s in backends.selections(device)}[OP]
+    found = Products(served, _rows(), _problem(device))
     if found.problem:
-        log.warning("SGLang's linear_bf16_fp32 cannot serve, %s does: %s", found.selection.selected, found.problem)
+        log.warning("SGLang's linear_bf16_fp32 cannot serve, %s does: %s", served.selected, found.problem)
         counters.count_fallback(OP, f"linear_bf16_fp32: {found.problem}")
     _current = found
     return found
@@ -73,15 +80,20 @@ def deactivate() -> None:
     _current = None
 
 
+def _rows() -> int:
+    text = os.environ.get(ROWS) or str(DEFAULT_ROWS)
+    if not text.isdecimal():
+        raise HookError(f"{ROWS}={text}: accepted is an integer >= 0")
+    return int(text)
+
+
 def _problem(device: torch.device) -> str:
     """What SGLang's own float32 product does wrong on `device`, empty if nothing."""
     from sglang.kernels.ops.gemm import bf16_fp32
 
     from dsv4_kernels import known_router
 
-    # Hooked or not, the published function.
-    product = getattr(bf16_fp32.linear_bf16_fp32, "__wrapped__", bf16_fp32.linear_bf16_fp32)
     try:
-        return known_router.product_mismatch(product, device)
+        return known_router.product_mismatch(bf16_fp32.linear_bf16_fp32, device)
     except Exception as error:  # noqa: BLE001  it may fail in any way; the reason is kept and shown
         return f"{type(error).__name__}: {error}"

@@ -43,7 +43,14 @@ def _multiply(product: Function) -> Function:
         import torch
 
         chosen = float32_products.current()
-        if chosen is None or x.dtype != torch.bfloat16 or y.dtype != torch.bfloat16 or x.ndim != 2:
+        # A graph that torch traces takes nothing of ours in, nor our counts.
+        if (
+            chosen is None
+            or torch.compiler.is_compiling()
+            or x.dtype != torch.bfloat16
+            or y.dtype != torch.bfloat16
+            or x.ndim != 2
+        ):
             return product(x, y, **options)
         from dsv4_kernels import counters, ops
 
@@ -93,8 +100,11 @@ def _steered(what: str, weight: Tensor | None) -> bool:
 
     from dsv4_kernels import counters, registry
 
-    if weight is None or weight.dtype != torch.bfloat16 or float32_products.current() is None:
+    chosen = float32_products.current()
+    if chosen is None or weight is None or weight.dtype != torch.bfloat16:
         return False
+    if torch.compiler.is_compiling():
+        return not chosen.problem
     reason = f"not by AITER: {registry.absence('aiter', float32_products.OP)}"
     if (what, reason) not in counters.snapshot().fallbacks:
         log.warning("%s goes through linear_bf16_fp32, %s", what, reason)
