@@ -1,7 +1,8 @@
 """What a drafter is worth in the engine: `python -m tools.training.drafter_evaluate --corpus DIR [--out FILE]`.
 
 The embedded engine answers the same prompts three times, on this machine's CPU: without drafts, by look-up in the
-request's own text, and with the drafter. The answers must be the same. A step is one verified draft of one request.
+request's own text, and with the drafter. The answers must be the same. A step is one verified draft of one request,
+whatever else is in its batch.
 """
 
 import argparse
@@ -52,24 +53,27 @@ def prompts(corpus: Corpus, count: int, seed: int = 7) -> dict[str, list[list[in
     return found
 
 
-async def answer(engine: AsyncEngine, asked: Sequence[list[int]]) -> tuple[list[list[int]], Measured]:
-    """Greedy answers, one request after the other, and what they took beyond their first tokens."""
+async def answer(engine: AsyncEngine, asked: Sequence[list[int]], at_once: int = 1) -> tuple[list[list[int]], Measured]:
+    """Greedy answers, `at_once` requests at a time, and what they took beyond their first tokens."""
     params = SamplingParams(MAX_TOKENS, temperature=0.0, stop_token_ids=frozenset({EOS}))
-    answers, seconds = [], 0.0
-    before = _counted(engine)
-    for number, ids in enumerate(asked):
+    before, turns = _counted(engine), asyncio.Semaphore(at_once)
+
+    async def one(number: int, ids: list[int]) -> tuple[list[int], float]:
         found: list[int] = []
-        began = time.monotonic()
-        async for output in engine.generate(str(number), ids, params):
-            if not found:
-                began = time.monotonic()
-            found.append(output.token_id)
-        seconds += time.monotonic() - began
-        answers.append(found)
+        async with turns:
+            began = time.monotonic()
+            async for output in engine.generate(str(number), ids, params):
+                if not found:
+                    began = time.monotonic()
+                found.append(output.token_id)
+        return found, time.monotonic() - began
+
+    both = await asyncio.gather(*(one(number, ids) for number, ids in enumerate(asked)))
     verified, emitted, drafted, accepted = (after - old for after, old in zip(_counted(engine), before, strict=True))
-    tokens = sum(len(found) - 1 for found in answers)
+    tokens = sum(len(found) - 1 for found, _ in both)
     # Each step gives one token and those of its draft that were right.
-    return answers, Measured(tokens, tokens - emitted + verified, drafted, accepted, seconds)
+    steps, seconds = tokens - emitted + verified, sum(taken for _, taken in both)
+    return [found for found, _ in both], Measured(tokens, steps, drafted, accepted, seconds)
 
 
 def _counted(engine: AsyncEngine) -> tuple[int, int, int, int]:
@@ -84,14 +88,14 @@ def _counted(engine: AsyncEngine) -> tuple[int, int, int, int]:
 
 
 async def measure(
-    model: Path, source: Speculative, asked: dict[str, list[list[int]]]
+    model: Path, source: Speculative, asked: dict[str, list[list[int]]], at_once: int = 1
 ) -> tuple[dict[str, list[list[int]]], dict[str, Measured]]:
     """Answers and figures by kind of prompt, with this source of drafts."""
     options = EngineOptions(model, "tiny", max_total_tokens=16384, speculative=source, prefix_cache=False)
     engine = AsyncEngine.create(options)
     engine.start()
     try:
-        both = {kind: await answer(engine, ids) for kind, ids in asked.items()}
+        both = {kind: await answer(engine, ids, at_once) for kind, ids in asked.items()}
     finally:
         await engine.stop()
     return {kind: answers for kind, (answers, _) in both.items()}, {
@@ -105,6 +109,7 @@ def main() -> None:
     parser.add_argument("--model-dir", type=Path, default=Path("configs/models/tiny-v4"))
     parser.add_argument("--corpus", type=Path, required=True, help="folder written by tools.training.corpus")
     parser.add_argument("--count", type=int, default=20, help="prompts of each kind")
+    parser.add_argument("--at-once", type=int, default=1, help="requests in a batch; times mean little then")
     parser.add_argument("--out", type=Path, help="JSON")
     options = parser.parse_args()
     asked = prompts(Corpus.load(options.corpus), options.count)
@@ -112,7 +117,7 @@ def main() -> None:
     wanted: dict[str, list[list[int]]] = {}
     for source in SOURCES:
         print(f"{source}: {options.count} prompts of each kind", flush=True)
-        answers, results[source] = asyncio.run(measure(options.model_dir, source, asked))
+        answers, results[source] = asyncio.run(measure(options.model_dir, source, asked, options.at_once))
         wanted = wanted or answers
         if answers != wanted:
             raise SystemExit(f"{source}: other answers than without drafts")
