@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dsv4_serve.engine_variables.page import variables_page
 from dsv4_serve.flags import CONFLICTS, FLAGS, REQUIREMENTS, Value
 from dsv4_serve.kernel_backends import backends_page
@@ -61,7 +63,7 @@ def metrics_page() -> str:
     return "\n".join(["# Metrics", NOTICE, "", METRICS_INTRODUCTION, *table(heads, rows), ""])
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "docs/flags.md": flags_page,
     "docs/engine-variables.md": lambda: variables_page(NOTICE),
     "docs/metrics.md": metrics_page,
