@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 INF = float("inf")
 SPLIT = 512
 ROWS, EXPERTS, HIDDEN = 3, 20, 600
+WHOLE = 251
+"""Weights 1 to this, and back to 1: bfloat16 holds no larger integers exactly."""
 
 
 def _partials(backend: Implementation, device: torch.device) -> str:
@@ -30,12 +32,14 @@ def _partials(backend: Implementation, device: torch.device) -> str:
     return "" if torch.equal(got, known) else "partials differ from the known ones"
 
 
-def product_mismatch(product: Callable[[Tensor, Tensor], Tensor], device: torch.device, hidden: int = HIDDEN) -> str:
+def product_mismatch(
+    product: Callable[[Tensor, Tensor], Tensor], device: torch.device, hidden: int = HIDDEN, outputs: int = EXPERTS
+) -> str:
     """Empty if `product(x, weight)` is float32 and exact where results have more bits than bfloat16 holds."""
     row = 2.0 ** torch.arange(ROWS, device=device)
-    expert = torch.arange(1.0, EXPERTS + 1, device=device)
+    expert = torch.arange(outputs, device=device) % WHOLE + 1.0
     x = row[:, None].expand(ROWS, hidden).bfloat16().contiguous()
-    weight = expert[:, None].expand(EXPERTS, hidden).bfloat16().contiguous()
+    weight = expert[:, None].expand(outputs, hidden).bfloat16().contiguous()
     got = product(x, weight)
     if got.dtype != torch.float32:
         return f"results are {got.dtype}, not torch.float32"
@@ -46,12 +50,12 @@ def _linear(backend: Implementation, device: torch.device) -> str:
     return linear(backend, device, HIDDEN) or linear(backend, device, 2 * SPLIT + 1)
 
 
-def linear(backend: Implementation, device: torch.device, hidden: int) -> str:
+def linear(backend: Implementation, device: torch.device, hidden: int, outputs: int = EXPERTS) -> str:
     """Known products of a hidden size; past 1,024 also 2^24, 1 and -2^24, whose ascending sum loses the 1."""
-    different = product_mismatch(lambda x, weight: backend.linear_float32(x, weight, SPLIT), device, hidden)
+    different = product_mismatch(lambda x, weight: backend.linear_float32(x, weight, SPLIT), device, hidden, outputs)
     if different or hidden <= 2 * SPLIT:
         return different
-    x, weight = (torch.zeros(n, hidden, dtype=torch.bfloat16, device=device) for n in (ROWS, EXPERTS))
+    x, weight = (torch.zeros(n, hidden, dtype=torch.bfloat16, device=device) for n in (ROWS, outputs))
     x[:, : 3 * SPLIT : SPLIT] = torch.tensor([4096.0, 1.0, 4096.0], device=device)
     weight[:, : 3 * SPLIT : SPLIT] = torch.tensor([4096.0, 1.0, -4096.0], device=device)
     added = backend.linear_float32(x, weight, SPLIT)
