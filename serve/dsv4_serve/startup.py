@@ -18,6 +18,8 @@ from dsv4_serve.startup_selftest import run_startup_selftest
 BOOT = "engine_boot"
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 5.0
+MOST_SECONDS = 2.0
+"""Between two attempts at a first generation: each is a line in the engine's log."""
 
 
 class EngineNotReadyError(Exception):
@@ -40,7 +42,7 @@ async def bring_up(front: Front) -> None:
     await _until_alive(adapter, client, lifecycle, end)
     await verify_effective(front)
     lifecycle.begin("first_generation", "the engine has not answered a generation yet")
-    last = await _until_generated(adapter, client, end)
+    last = await _until_generated(adapter, client, lifecycle, end)
     if last is not None:
         raise EngineNotReadyError("slow_start", f"not ready after {limit:g} s: {last}")
     profile = front.settings.profile
@@ -72,17 +74,33 @@ async def _until_alive(adapter: EngineAdapter, client: EngineClient, lifecycle: 
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _until_generated(adapter: EngineAdapter, client: EngineClient, end: float) -> str | None:
-    last = "no attempt was made"
-    while time.monotonic() < end:
-        try:
-            if await adapter.ready(client):
-                return None
-            last = "the engine says that it is not ready"
-        except EngineUnreachableError as error:
-            last = str(error)
-        await asyncio.sleep(POLL_SECONDS)
+async def _until_generated(
+    adapter: EngineAdapter, client: EngineClient, lifecycle: Lifecycle, end: float
+) -> str | None:
+    """None once it generated, else why the last attempt did not; each refusal makes the next attempt wait longer."""
+    last, pause = "no attempt was made", POLL_SECONDS
+    telling = asyncio.create_task(_tell(lifecycle))
+    try:
+        while time.monotonic() < end:
+            try:
+                if await adapter.ready(client):
+                    return None
+                last = "the engine says that it is not ready"
+            except EngineUnreachableError as error:
+                last = str(error)
+            lifecycle.explain(f"the engine has not answered a generation yet: {last}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_SECONDS)
+    finally:
+        telling.cancel()
     return last
+
+
+async def _tell(lifecycle: Lifecycle) -> None:
+    """Log what the start waits for until it is cancelled: a generation may compile for minutes, or never come."""
+    while True:
+        await asyncio.sleep(PROGRESS_SECONDS)
+        log.info("%s (%.0f s)", lifecycle.reason, lifecycle.seconds_in_phase)
 
 
 async def _until_company_ready(front: Front, end: float) -> None:

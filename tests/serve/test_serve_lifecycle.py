@@ -8,6 +8,8 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
+
 from dsv4_serve.lifecycle import Lifecycle
 from serve.harness import Launcher, wait_until
 from serve.streams import Stream
@@ -54,13 +56,25 @@ def test_a_self_test_that_fails_is_a_failed_start_where_one_is_asked_for(model_d
     assert "the self-test failed: answer-50: record 0 of" in launcher.text
 
 
+NO_GENERATION = "the engine has not answered a generation yet: POST /v1/completions: 503"
+
+
 def test_health_alone_does_not_make_it_ready(model_dir: Path) -> None:
     with Launcher(model_dir, ["--startup-seconds", "2"], ["--never-ready"], wait=False) as launcher:
         wait_until(lambda: launcher.get("/startupz").json()["running_phase"]["name"] == "first_generation", "healthy")
         assert launcher.get("/readyz").status_code == 503
+        wait_until(lambda: NO_GENERATION in launcher.get("/readyz").json()["reason"], "it says what is missing")
         assert launcher.exit_code() == 1
     assert "not ready after 2 s: POST /v1/completions: 503" in launcher.text
     assert "Traceback" not in launcher.text
+
+
+@pytest.mark.slow
+def test_a_first_generation_that_does_not_come_is_told_and_not_asked_for_all_the_time(model_dir: Path) -> None:
+    """Weights that give NaN were asked three times a second for half an hour, and nobody said why."""
+    with Launcher(model_dir, ["--startup-seconds", "7"], ["--never-ready"], wait=False) as launcher:
+        assert launcher.exit_code() == 1
+    assert any(NO_GENERATION in line and line.endswith("s)") for line in launcher.log)
 
 
 def test_an_engine_that_runs_something_else_is_a_failed_start(model_dir: Path) -> None:
