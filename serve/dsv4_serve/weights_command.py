@@ -70,7 +70,7 @@ def verify(profile: Profile, directory: Directory = None, as_json: Json = False)
 def _target(profile: str, directory: Path | None) -> tuple[str, Path]:
     model = make_plan(os.environ, {"DSV4_PROFILE": profile}).profile.model
     if model.path is None and directory is None:
-        raise UsageError(f"profile {profile}: its model is written when it is served; there is nothing to pull")
+        raise UsageError(f"profile {profile}: its tiny model is not on a hub; there is nothing to pull")
     return model.name, directory or model_directory(model)
 
 

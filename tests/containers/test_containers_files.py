@@ -131,6 +131,8 @@ def test_a_machine_without_a_gpu_needs_none_of_it() -> None:
     serve = compose("cpu")["services"]["serve"]
     assert not {"devices", "group_add", "ulimits"} & set(serve)
     assert serve["environment"]["DSV4_PROFILE"] == "tiny"
+    v41 = compose("cpu", CPU_PROFILE="tiny-v41", PROFILE="v4-pro-tp8")["services"]["serve"]
+    assert v41["environment"]["DSV4_PROFILE"] == "tiny-v41"
     assert [volume["target"] for volume in serve["volumes"]] == ["/cache"]
 
 
