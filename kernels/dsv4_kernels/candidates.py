@@ -36,7 +36,7 @@ def candidate_blocks(logits: Tensor, lengths: Tensor, count: int, *, phase: Phas
     `logits` float32 [T, n], `lengths` int32 [T]. The newest block (that of the last key) is always among them. The
     lowest block wins a tie; NaN ranks as -inf; columns at and past the length are not looked at.
     """
-    check.tensor("logits", logits, (torch.float32,), (None, None), logits.device)
+    check.tensor("logits", logits, (torch.float32,), (None, None), check.device_of("logits", logits))
     check.tensor("lengths", lengths, (torch.int32,), (logits.shape[0],), logits.device)
     check.within("lengths", lengths, 0, logits.shape[1])
     check.integer("count", count, 1)
@@ -51,8 +51,8 @@ def candidate_table(blocks: Tensor, lengths: Tensor, page_table: Tensor, *, page
     them `page * (page_slots / 8) + block`. The newest block is last, so only the last page of a row is partly filled.
     """
     block = THRESHOLDS.candidate_block
+    check.tensor("blocks", blocks, (torch.int32,), (None, None), check.device_of("blocks", blocks))
     rows = blocks.shape[0]
-    check.tensor("blocks", blocks, (torch.int32,), (None, None), blocks.device)
     check.tensor("lengths", lengths, (torch.int32,), (rows,), blocks.device)
     check.tensor("page_table", page_table, (torch.int32,), (rows, None), blocks.device)
     if page_slots < block or page_slots % block:

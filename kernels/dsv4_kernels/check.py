@@ -22,19 +22,31 @@ def tensor(
     device: torch.device,
 ) -> Tensor:
     """`value` if it has one of `dtypes`, `shape` (None: any size), `device`, and a last stride of 1."""
-    if not isinstance(value, Tensor):
-        raise ArgumentError(name, type(value).__name__, "a torch.Tensor")
+    found = device_of(name, value)
     if value.dtype not in dtypes:
         raise ArgumentError(f"{name}.dtype", value.dtype, " or ".join(str(d) for d in dtypes))
     fits = value.ndim == len(shape) and all(w is None or w == g for w, g in zip(shape, value.shape, strict=True))
     if not fits:
         wanted = ", ".join("any" if w is None else str(w) for w in shape)
         raise ArgumentError(f"{name}.shape", list(value.shape), f"[{wanted}]")
-    if value.device != device:
-        raise ArgumentError(f"{name}.device", value.device, str(device))
+    if found != device:
+        raise ArgumentError(f"{name}.device", found, str(device))
     if value.ndim and value.shape[-1] > 1 and value.stride(-1) != 1:
         raise ArgumentError(f"{name}.stride", list(value.stride()), "a last stride of 1")
     return value
+
+
+def device_of(name: str, value: Tensor) -> torch.device:
+    """The device of the argument that says where a call runs."""
+    if not isinstance(value, Tensor):
+        raise ArgumentError(name, type(value).__name__, "a torch.Tensor")
+    return value.device
+
+
+def dense(name: str, value: Tensor) -> None:
+    """`value` is contiguous."""
+    if not value.is_contiguous():
+        raise ArgumentError(f"{name}.stride", list(value.stride()), "contiguous")
 
 
 def within(name: str, value: Tensor, low: int, high: int) -> None:

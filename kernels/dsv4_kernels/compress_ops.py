@@ -37,7 +37,7 @@ def compress_tokens(
     `projected` [T, compressor.pooling.width(512)]: values, then gates, in float32; for ratio 1 values of any float. The
     state in `compressor.ring` takes the tokens of every run, the last ones if they are more than it holds.
     """
-    _tokens(compressor, projected, runs, WIDTH, projected.device)
+    _tokens(compressor, projected, runs, WIDTH, check.device_of("projected", projected))
     return backends.run("compress_tokens", phase, projected.device).compress_tokens(compressor, projected, runs)
 
 

@@ -20,7 +20,7 @@ def linear_float32(x: Tensor, weight: Tensor, *, phase: Phase | None = None) -> 
     the same whatever the other rows are and however many, and equals the ascending sum of its `router_partials` of the
     same backend. Backends agree to float32 rounding, and bit for bit where every sum is exact.
     """
-    check.tensor("x", x, (torch.bfloat16,), (None, None), x.device)
+    check.tensor("x", x, (torch.bfloat16,), (None, None), check.device_of("x", x))
     check.integer("x.shape[1]", x.shape[1], 1)
     check.tensor("weight", weight, (torch.bfloat16,), (None, x.shape[1]), x.device)
     check.integer("weight.shape[0]", weight.shape[0], 1)

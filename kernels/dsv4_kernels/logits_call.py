@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dsv4_kernels import check
 from dsv4_kernels.errors import ArgumentError
+from dsv4_kernels.layout import GROUPS, HEAD_DIM
 from dsv4_kernels.pool import IndexPool, Query
 
 
@@ -43,6 +44,7 @@ class LogitsCall:
 
     def __post_init__(self) -> None:
         self.pool.spec.require_query(self.query.spec)
+        self._check_query()
         device, rows, shared = self.pool.device, self.query.rows, self.row_to_seq is not None
         check.tensor("weights", self.weights, (*check.FLOATS, torch.float64), (rows, self.query.heads), device)
         check.tensor("page_table", self.page_table, (torch.int32,), (None if shared else rows, None), device)
@@ -62,11 +64,41 @@ class LogitsCall:
                 "query_start_loc", self.query_start_loc, (torch.int32,), (self.page_table.shape[0] + 1,), device
             )
             check.integer("max_query_len", self.max_query_len, 1)
+            self._check_groups(self.query_start_loc)
         if self.out is not None:
             check.tensor("out", self.out, (torch.float32,), (rows, self.max_seq_len), device)
         if not math.isfinite(self.weight_scale):
             raise ArgumentError("weight_scale", self.weight_scale, "a finite number")
         check.one_of("accumulate", self.accumulate, (torch.float32, torch.float64))
+
+    def _check_query(self) -> None:
+        """Kernels take rows of a packed query to stand one behind the other."""
+        query, device = self.query, self.pool.device
+        if query.values is not None:
+            check.tensor("query.values", query.values, (torch.float32,), (None, query.heads, HEAD_DIM), device)
+            return
+        for name, part in (("query.payload", query.payload), ("query.scale", query.scale)):
+            if part is None:
+                raise ArgumentError(name, None, "a torch.Tensor of a packed query")
+        assert query.payload is not None
+        assert query.scale is not None
+        bytes_ = (torch.uint8,)
+        check.tensor("query.payload", query.payload, bytes_, (None, query.heads, HEAD_DIM // 2), device)
+        check.tensor("query.scale", query.scale, bytes_, (query.rows, 1, GROUPS, 16, None), device)
+        if query.scale.shape[-1] * 16 < query.heads:
+            raise ArgumentError("query.scale.shape", list(query.scale.shape), f"scales of {query.heads} heads")
+        check.dense("query.payload", query.payload)
+        check.dense("query.scale", query.scale)
+
+    def _check_groups(self, starts: Tensor) -> None:
+        """On a CPU; a GPU is not waited for."""
+        if starts.device.type != "cpu":
+            return
+        sizes = starts.diff()
+        whole = int(starts[0]) == 0 and int(starts[-1]) == self.rows
+        if not whole or bool(((sizes < 0) | (sizes > self.max_query_len)).any()):
+            accepted = f"row numbers from 0 to {self.rows} that ascend by at most {self.max_query_len}"
+            raise ArgumentError("query_start_loc", starts.tolist()[:8], accepted)
 
     def _check_table_slots(self) -> None:
         page = self.pool.spec.layout.page_slots

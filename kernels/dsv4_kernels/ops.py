@@ -38,7 +38,7 @@ def quantize_query(
     `q` float [T, H, 128], H a multiple of 16 up to 128; `cos`, `sin` float [max_position, 32]; `positions`
     int64 [T].
     """
-    check.tensor("q", q, check.FLOATS, (None, None, HEAD_DIM), q.device)
+    check.tensor("q", q, check.FLOATS, (None, None, HEAD_DIM), check.device_of("q", q))
     _heads(q.shape[1])
     _angles(cos, sin, positions, q.shape[0], q.device)
     check.within("positions", positions, 0, cos.shape[0] - 1)
@@ -57,7 +57,7 @@ def quantize_query_with_weights(
     phase: Phase | None = None,
 ) -> tuple[Query, Tensor]:
     """`quantize_query` and the head weights in one launch: bfloat16 [T, H] `bf16(bf16(weights) * weight_scale)`."""
-    check.tensor("q", q, check.FLOATS, (None, None, HEAD_DIM), q.device)
+    check.tensor("q", q, check.FLOATS, (None, None, HEAD_DIM), check.device_of("q", q))
     _heads(q.shape[1])
     _angles(cos, sin, positions, q.shape[0], q.device)
     check.within("positions", positions, 0, cos.shape[0] - 1)
@@ -170,6 +170,8 @@ def rowgroup_logits(
     [S, P]; `query_start_loc` int32 [S + 1] ascends from 0 to T. Pools of 64-slot and of 8-slot pages. Its backend is
     selected on its own: AITER has had a kernel for it only since its #6145.
     """
+    check.tensor("page_table", page_table, (torch.int32,), (None, None), pool.device)
+    check.tensor("query_start_loc", query_start_loc, (torch.int32,), (page_table.shape[0] + 1,), pool.device)
     seqs: Tensor | None = None
     if max_query_len > 1 or page_table.shape[0] != query.rows:
         row = torch.arange(query.rows, dtype=torch.int32, device=pool.device)

@@ -87,7 +87,7 @@ class Compressor:
     ring: Tensor | None = None
 
     def __post_init__(self) -> None:
-        of, device = self.pooling, self.norm_weight.device
+        of, device = self.pooling, check.device_of("norm_weight", self.norm_weight)
         check.tensor("norm_weight", self.norm_weight, check.FLOATS, (None,), device)
         if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
             raise ArgumentError("norm_eps", self.norm_eps, "a finite number >= 0")
@@ -137,7 +137,7 @@ class TokenRuns:
     @classmethod
     def of(cls, positions: Tensor, requests: Tensor, longest: int) -> TokenRuns:
         """The runs of a call's rows. `longest` is at least the rows that any request has; a GPU does not check it."""
-        device = requests.device
+        device = check.device_of("requests", requests)
         check.tensor("requests", requests, (torch.int64,), (None,), device)
         rows = requests.shape[0]
         check.tensor("positions", positions, (torch.int64,), (rows,), device)

@@ -29,7 +29,7 @@ def router_partials(x: Tensor, weight: Tensor, *, phase: Phase | None = None) ->
     partials are bitwise the same whatever the other rows are and however many. The order of the sum within a partial is
     the backend's, so two backends agree to float32 rounding, and bit for bit where every sum is exact.
     """
-    check.tensor("x", x, (torch.bfloat16,), (None, None), x.device)
+    check.tensor("x", x, (torch.bfloat16,), (None, None), check.device_of("x", x))
     check.integer("x.shape[1]", x.shape[1], 1)
     check.tensor("weight", weight, (torch.bfloat16,), (None, x.shape[1]), x.device)
     check.integer("weight.shape[0]", weight.shape[0], 1, MAX_EXPERTS)
@@ -55,12 +55,11 @@ def router_gate(
     The lowest expert wins a tie. A logit of +inf counts as the largest float32, below -87 a score is 0. A NaN logit has
     weight 0 and, like a NaN bias, ranks as -inf: such experts are chosen only where no others are left.
     """
-    check.tensor("partials", partials, (torch.float32,), (None, None, None), partials.device)
+    check.tensor("partials", partials, (torch.float32,), (None, None, None), check.device_of("partials", partials))
     splits, _rows, experts = partials.shape
     check.integer("partials.shape[0]", splits, 1)
     check.integer("partials.shape[2]", experts, 1, MAX_EXPERTS)
-    if not partials.is_contiguous():
-        raise ArgumentError("partials.stride", list(partials.stride()), "contiguous")
+    check.dense("partials", partials)
     if bias is not None:
         check.tensor("bias", bias, (torch.float32,), (experts,), partials.device)
     check.integer("k", k, 1, min(experts, MAX_TOPK))

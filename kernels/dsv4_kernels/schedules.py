@@ -22,7 +22,7 @@ def decode_schedule(
     `lengths` int32 [T]. P is `ctas` or follows `dispatch.decode_ctas`; it must be at least T. The chunks of a workgroup
     are the fewest with which P workgroups suffice. Slots past the last are (0, 0, 1, 0).
     """
-    check.tensor("lengths", lengths, (torch.int32,), (None,), lengths.device)
+    check.tensor("lengths", lengths, (torch.int32,), (None,), check.device_of("lengths", lengths))
     check.integer("max_seq_len", max_seq_len, 1)
     check.within("lengths", lengths, 0, max_seq_len)
     rows = _some_rows("lengths", lengths)
@@ -39,7 +39,7 @@ def prefill_schedule(
 
     `starts`, `ends`, `row_to_seq` int32 [T]. P is `ctas` or max(1024, T). Slots past the last are (0, 0, 0, 1, 0, 0).
     """
-    device = ends.device
+    device = check.device_of("ends", ends)
     check.tensor("ends", ends, (torch.int32,), (None,), device)
     rows = _some_rows("ends", ends)
     check.tensor("starts", starts, (torch.int32,), (rows,), device)
@@ -58,7 +58,8 @@ def row_groups(query_start_loc: Tensor, rows: int) -> Tensor:
 
     `query_start_loc` int32 [S + 1] ascending from 0: sequence s has the rows from entry s up to entry s + 1.
     """
-    check.tensor("query_start_loc", query_start_loc, (torch.int32,), (None,), query_start_loc.device)
+    device = check.device_of("query_start_loc", query_start_loc)
+    check.tensor("query_start_loc", query_start_loc, (torch.int32,), (None,), device)
     check.integer("rows", rows, 1)
     loc = query_start_loc.long()
     if not len(loc) or int(loc[0]) != 0 or bool((loc[1:] < loc[:-1]).any()):
@@ -77,7 +78,7 @@ def guarded_page_table(page_table: Tensor, *, bucket: int = THRESHOLDS.table_buc
     Kernels that fetch page ids ahead, and kernels compiled per width, need this; ours read neither past a row's
     last page nor compile per width.
     """
-    check.tensor("page_table", page_table, (torch.int32,), (None, None), page_table.device)
+    check.tensor("page_table", page_table, (torch.int32,), (None, None), check.device_of("page_table", page_table))
     check.integer("bucket", bucket, 1)
     width = max(-(-page_table.shape[1] // bucket) * bucket, bucket)
     out = page_table.new_zeros(page_table.shape[0], width + THRESHOLDS.table_guard)

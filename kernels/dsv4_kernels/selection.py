@@ -18,7 +18,7 @@ def topk(logits: Tensor, lengths: Tensor, k: int, *, by_position: bool = False, 
     ranks as -inf, so an index is always below the row's length. Columns at and past the length are not looked
     at.
     """
-    check.tensor("logits", logits, (torch.float32,), (None, None), logits.device)
+    check.tensor("logits", logits, (torch.float32,), (None, None), check.device_of("logits", logits))
     check.tensor("lengths", lengths, (torch.int32,), (logits.shape[0],), logits.device)
     check.within("lengths", lengths, 0, logits.shape[1])
     check.integer("k", k, 1)
@@ -40,8 +40,9 @@ def topk_slots(
 
     `page_table` int32 [S, P] and `row_to_seq` int32 [T] as in `paged_logits`; pages of `page_slots` slots.
     """
-    device, rows = logits.device, logits.shape[0]
+    device = check.device_of("logits", logits)
     check.tensor("logits", logits, (torch.float32,), (None, None), device)
+    rows = logits.shape[0]
     check.tensor("lengths", lengths, (torch.int32,), (rows,), device)
     check.integer("k", k, 1)
     check.integer("page_slots", page_slots, 1)
