@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dsv4_kernels.layout import HEAD_DIM
 from dsv4_kernels.pool import IndexPool
-from dsv4_kernels.portable import device_math, kv_math
+from dsv4_kernels.portable import device_math, kv_codes, kv_math
 from dsv4_kernels.portable.addresses import payload_at, require_fp4, scale_at
 
 KEYS_PER_BLOCK = 4
@@ -126,7 +126,7 @@ def _readback_kernel(
     e = tl.load(scale_ptr + page * scale_stride + at).to(tl.int32)
     # Byte 0 is the subnormal 2**-127 and byte 255 is NaN; the others are float exponents.
     bits = tl.where(e == 0, 0x400000, tl.where(e == 255, 0x7FC00000, e << 23))
-    tl.store(out_ptr + row * 128 + d, device_math.decode(code) * bits.to(tl.float32, bitcast=True))
+    tl.store(out_ptr + row * 128 + d, kv_codes.decode_e2m1(code) * bits.to(tl.float32, bitcast=True))
 
 
 def write_index_keys(
