@@ -11,7 +11,10 @@ from dsv4_serve.openai_errors import ApiError
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """`status` is the one that it ended with; `moved` is when a byte last went either way (perf_counter)."""
+    """`status` is the one that it ended with; `moved` is when a byte last went either way (perf_counter).
+
+    `streams`: the answer is a stream of events, so that an error can be told within it.
+    """
 
     path: str
     request_id: str
@@ -20,6 +23,7 @@ class Exchange:
     first_byte: float | None = None
     status: int | None = None
     sent: int = 0
+    streams: bool = False
     reached_engine: bool = False
     problem: str | None = None
     cut: asyncio.Future[ApiError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

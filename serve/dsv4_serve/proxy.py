@@ -91,6 +91,7 @@ class Proxy:
             raise engine_lost(str(error) if lifecycle.takes_requests else lifecycle.reason) from error
 
     async def _stream(self, exchange: Exchange, answer: EngineConnection, send: Send) -> None:
+        exchange.streams = True
         await self._start(exchange, answer, send)
         while chunk := await answer.chunk():
             exchange.sent += len(chunk)
@@ -115,9 +116,16 @@ class Proxy:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
 
     async def _refuse(self, exchange: Exchange, error: ApiError, scope: Scope, send: Send) -> None:
-        """As an answer, or as the last event of one that has begun; a client that takes neither is cut off."""
+        """As an answer, or as the last event of a stream that has begun.
+
+        A client that takes neither is cut off, and one that has a part of an answer that is no stream: it has a length,
+        and what was sent besides would be taken for a part of it.
+        """
         begun = exchange.first_byte is not None
         exchange.status = ENGINE_BROKE_OFF if begun and error.code == "engine_lost" else error.status
+        if begun and not exchange.streams:
+            abort_connection(scope)
+            return
         try:
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 if begun:

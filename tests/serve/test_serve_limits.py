@@ -129,6 +129,25 @@ def test_a_reader_that_reads_nothing_holds_little_and_is_cut_off(model_dir: Path
                 read_to_end(client)
 
 
+def test_an_answer_that_is_cut_halfway_is_cut_and_not_continued_with_an_error(model_dir: Path) -> None:
+    """It has a length and is one JSON document: an event in it would be taken for a part of the answer."""
+    body = json.dumps(chat_body(max_tokens=1_000_000)).encode()
+    with Launcher(model_dir, ["--request-seconds", "2"], ["--rate", "1e9"]) as launcher:
+        with raw(launcher, f"content-length: {len(body)}", body) as client:
+            received = bytearray()
+            with contextlib.suppress(ConnectionResetError):
+                while part := client.recv(1 << 16):
+                    received += part
+                    time.sleep(0.01)
+        head, _, answer = bytes(received).partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        assert length
+        assert 0 < len(answer) < int(length[1])
+        assert b"error" not in answer
+        assert re.search(r"status=504 .*longer than 2 s", launcher.text)
+    assert "Traceback" not in launcher.text
+
+
 def ended(launcher: Launcher) -> list[str]:
     return re.findall(r"status=504 .*nothing moved", launcher.text)
 
