@@ -164,6 +164,13 @@ def test_a_model_of_the_other_generation_is_refused_instead_of_sized_by_the_wron
         planned(name, model=other)
 
 
+def test_a_pool_below_the_context_is_told() -> None:
+    engine = load_profile("tiny-v41").engine.model_copy(update={"max_total_tokens": 1024})
+    told = "A request of the whole context, 4,096 tokens, does not fit"
+    assert told in report.as_text(planned("tiny-v41", engine=engine))
+    assert told not in report.as_text(planned("tiny-v41"))
+
+
 def test_v41_has_no_fp8_choice_and_says_so() -> None:
     found = report.as_json(planned("v41-flash-tp4"))
     assert found["index_bytes_per_token"]["fp8"] == 330

@@ -47,11 +47,14 @@ def _engram(plan: MemoryPlan) -> Iterator[str]:
 
 
 def _fit(plan: MemoryPlan) -> Iterator[str]:
+    context, capacity = plan.profile.model.context_length, plan.capacity[plan.selected]
+    if 0 < capacity < context:
+        yield f"A request of the whole context, {context:,} tokens, does not fit: it will be refused."
     if plan.machine is None:
         return
     uncut = uncut_logits_bytes(plan.profile, plan.geometry)
     yield f"A prefill chunk's logits would be {written(uncut)} uncut; the engine works in blocks of its budget."
     if plan.parts[-1].bytes < 0:
         yield "This does not fit: the reserve is negative."
-    if not plan.capacity[plan.selected]:
+    if not capacity:
         yield "No token fits: weights and fixed pools take all that the memory fraction leaves."
