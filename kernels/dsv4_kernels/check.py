@@ -4,6 +4,7 @@ what is accepted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -64,6 +65,13 @@ def integer(name: str, value: int, low: int, high: int | None = None) -> None:
     """`value` is an int of at least `low`, at most `high`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         raise ArgumentError(name, repr(value), f"an integer >= {low}" if high is None else f"an integer {low}..{high}")
+
+
+def finite(name: str, value: float, least: float | None = None) -> None:
+    """`value` is a finite number, of at least `least`."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not known or (least is not None and value < least):
+        raise ArgumentError(name, value, "a finite number" if least is None else f"a finite number >= {least:g}")
 
 
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:

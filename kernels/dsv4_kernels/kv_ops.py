@@ -15,14 +15,11 @@ Bytes are defined for every input, and equal in every backend:
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from dsv4_kernels import backends, check
 from dsv4_kernels.counters import Phase
-from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.kv_layout import ROPE_WIDTH, WIDTH
 from dsv4_kernels.kv_pool import KVPool
 
@@ -64,8 +61,7 @@ def norm_rope_store_kv(
     check.tensor("kv", kv, check.FLOATS, (None, WIDTH), device)
     n = kv.shape[0]
     check.tensor("norm_weight", norm_weight, check.FLOATS, (WIDTH,), device)
-    if not (math.isfinite(norm_eps) and norm_eps >= 0):
-        raise ArgumentError("norm_eps", norm_eps, "a finite number >= 0")
+    check.finite("norm_eps", norm_eps, 0)
     check.tensor("cos", cos, check.FLOATS, (None, ROPE_WIDTH // 2), device)
     check.tensor("sin", sin, check.FLOATS, (cos.shape[0], ROPE_WIDTH // 2), device)
     check.tensor("positions", positions, (torch.int64,), (n,), device)

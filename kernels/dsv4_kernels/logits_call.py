@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -67,8 +66,7 @@ class LogitsCall:
             self._check_groups(self.query_start_loc)
         if self.out is not None:
             check.tensor("out", self.out, (torch.float32,), (rows, self.max_seq_len), device)
-        if not math.isfinite(self.weight_scale):
-            raise ArgumentError("weight_scale", self.weight_scale, "a finite number")
+        check.finite("weight_scale", self.weight_scale)
         check.one_of("accumulate", self.accumulate, (torch.float32, torch.float64))
 
     def _check_query(self) -> None:

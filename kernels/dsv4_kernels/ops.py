@@ -8,8 +8,6 @@ index key. All checks raise `errors.ArgumentError`; two sides with different for
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -62,7 +60,7 @@ def quantize_query_with_weights(
     _angles(cos, sin, positions, q.shape[0], q.device)
     check.within("positions", positions, 0, cos.shape[0] - 1)
     check.tensor("weights", weights, check.FLOATS, (q.shape[0], q.shape[1]), q.device)
-    _finite("weight_scale", weight_scale)
+    check.finite("weight_scale", weight_scale)
     backend = backends.run("quantize_query_with_weights", phase, q.device)
     return backend.quantize_query_with_weights(q, cos, sin, positions, weights, weight_scale, spec)
 
@@ -87,8 +85,7 @@ def write_index_keys(
     device = pool.device
     check.tensor("k", k, check.FLOATS, (None, HEAD_DIM), device)
     check.tensor("norm_weight", norm_weight, check.FLOATS, (HEAD_DIM,), device)
-    if not (math.isfinite(norm_eps) and norm_eps >= 0):
-        raise ArgumentError("norm_eps", norm_eps, "a finite number >= 0")
+    check.finite("norm_eps", norm_eps, 0)
     _angles(cos, sin, positions, k.shape[0], device)
     check.tensor("slots", slots, (torch.int64,), (k.shape[0],), device)
     check.within("slots", slots, -1, pool.tokens - 1)
@@ -172,6 +169,7 @@ def rowgroup_logits(
     """
     check.tensor("page_table", page_table, (torch.int32,), (None, None), pool.device)
     check.tensor("query_start_loc", query_start_loc, (torch.int32,), (page_table.shape[0] + 1,), pool.device)
+    check.integer("max_query_len", max_query_len, 1)
     seqs: Tensor | None = None
     if max_query_len > 1 or page_table.shape[0] != query.rows:
         row = torch.arange(query.rows, dtype=torch.int32, device=pool.device)
@@ -197,11 +195,6 @@ def readback(pool: IndexPool, slots: Tensor) -> Tensor:
     check.tensor("slots", slots, (torch.int64,), (None,), pool.device)
     check.within("slots", slots, 0, pool.tokens - 1)
     return backends.run("readback", None, pool.device).readback(pool, slots)
-
-
-def _finite(name: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ArgumentError(name, value, "a finite number")
 
 
 def _heads(heads: int) -> None:

@@ -8,7 +8,6 @@ entry (a) and one for its own (b).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -89,8 +88,7 @@ class Compressor:
     def __post_init__(self) -> None:
         of, device = self.pooling, check.device_of("norm_weight", self.norm_weight)
         check.tensor("norm_weight", self.norm_weight, check.FLOATS, (None,), device)
-        if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
-            raise ArgumentError("norm_eps", self.norm_eps, "a finite number >= 0")
+        check.finite("norm_eps", self.norm_eps, 0)
         if (self.ring is None) == of.gated:
             accepted = "its state, as Pooling.ring gives" if of.gated else "None: ratio 1 keeps no state"
             raise ArgumentError("ring", "None" if self.ring is None else "a tensor", accepted)

@@ -244,6 +244,23 @@ def test_the_unchanged_arguments_are_accepted(operation: Callable[..., object]) 
     operation(**OPERATIONS[operation]())
 
 
+NUMBERS = [
+    (operation, name)
+    for operation, arguments in OPERATIONS.items()
+    for name in ("norm_eps", "weight_scale", "k", "count", "max_seq_len", "max_query_len", "page_slots", "rows")
+    if isinstance(arguments().get(name), int | float)
+]
+
+
+@pytest.mark.parametrize("value", ["8", None, float("nan"), True, -1.5])
+@pytest.mark.parametrize(("operation", "name"), NUMBERS, ids=[f"{o.__name__}-{name}" for o, name in NUMBERS])
+def test_what_is_no_number_is_refused(operation: Callable[..., object], name: str, value: object) -> None:
+    if name == "weight_scale" and value == -1.5:
+        value = float("inf")
+    with pytest.raises(ArgumentError, match=f"^{name}="):
+        operation(**(OPERATIONS[operation]() | {name: value}))
+
+
 def test_no_operation_is_missing() -> None:
     taken = {operation.__name__ for operation in OPERATIONS}
     assert taken | {"CandidateTable"} == set(ops.__all__)
