@@ -51,8 +51,10 @@ def dense(name: str, value: Tensor) -> None:
 
 
 def within(name: str, value: Tensor, low: int, high: int) -> None:
-    """Every element lies in `low..high`. Read on the CPU only: on a GPU it would stall the stream, kernels
-    bound there.
+    """Every element lies in `low..high`. Read on the CPU only: on a GPU it would stall the stream.
+
+    There the kernels of logits, main KV rows and compressors skip or bound what is outside; those of index keys,
+    queries, selection and schedules trust their caller.
     """
     if value.device.type != "cpu" or not value.numel():
         return
