@@ -54,7 +54,7 @@ class Pair:
         assert len(set(drafted.flatten().tolist())) > 5
 
 
-@pytest.fixture(scope="module", params=["v4", "v41"])
+@pytest.fixture(scope="module", params=["v4", pytest.param("v41", marks=pytest.mark.slow)])
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
