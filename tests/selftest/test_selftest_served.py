@@ -53,6 +53,8 @@ def test_it_is_a_phase_of_the_start(tested: Launcher) -> None:
 def test_the_same_by_url(tested: Launcher) -> None:
     done = selftest("--url", tested.url, "--probe", "answer-50", "--probe", "cache-1", "--probe", "needle-2k", "--json")
     assert done.returncode == 0, done.stderr
+    # The launcher was given a directory, whose name it serves: nobody checks that it is the profile's model.
+    assert "serves 'tiny-v4'; profile tiny is of 'dsv4-tiny', and what it says" in done.stderr
     report = json.loads(done.stdout)
     assert {probe["probe"]: probe["status"] for probe in report["probes"]} == {
         "answer-50": "passed",

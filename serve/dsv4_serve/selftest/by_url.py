@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from dsv4_serve.errors import CommandError
+from dsv4_serve.logs import log
 from dsv4_serve.models import model_directory
 from dsv4_serve.profiles.schema import Profile
 from dsv4_serve.selftest.index_formats import told
@@ -37,6 +38,9 @@ async def probe_url(url: str, key: str | None, profile: Profile, names: Iterable
             return answer.json()
 
         card = await _model(http, url)
+        if card["id"] != profile.model.name:
+            both = url, card["id"], profile.name, profile.model.name
+            log.warning("%s serves %r; profile %s is of %r, and what it says of its model is taken for true", *both)
         wanted = list(names)
         reference = ServedReference(profile, model_directory(profile.model), sizes(wanted))
         served = Served(
