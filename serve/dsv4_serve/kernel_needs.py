@@ -15,6 +15,8 @@ from dsv4_serve.profiles.schema import Profile
 ARCH = "gfx950"
 RECORDS = {"v4": ("record68",), "v41": ("record68", "record68_p128")}
 """vLLM's layouts by the model's generation."""
+PRODUCTS = ("router_partials", "linear_float32")
+"""Operations whose kernels a float32 product launches."""
 
 
 def index_layouts(profile: Profile) -> tuple[str, ...]:
@@ -56,5 +58,5 @@ def product_kernels(profile: Profile) -> tuple[OperationKernel, ...]:
     if profile.engine.name != "sglang":
         return ()
     parts = -(-ModelGeometry.read(config_path(profile.model)).sizes["hidden_size"] // SPLIT)
-    names = {"router_partials", f"sum_partials_{parts}"}
-    return tuple(kernel for kernel in operation_kernels() if kernel.name in names)
+    kernels = (kernel for kernel in operation_kernels() if kernel.op in PRODUCTS)
+    return tuple(kernel for kernel in kernels if dict(kernel.constants).get("PARTS", parts) == parts)
