@@ -119,6 +119,26 @@ def test_two_words_a_lane(a: Words, b: Words, c: Words, d: Words) -> None:
 
 
 @settings(max_examples=10, deadline=None)
+@given(a=floats(), b=floats(), c=floats(), d=halves(), e=halves())
+def test_a_product_of_mixed_widths(a: Words, b: Words, c: Words, d: Words, e: Words) -> None:
+    """Norm weights in float16 are taken so."""
+    body = """v_fma_mix_f32 v20, v10, v11, v12
+    v_fma_mix_f32 v21, v13, v11, v12 op_sel_hi:[1,0,0]
+    v_fma_mix_f32 v22, v10, -v13, |v12| op_sel:[0,1,0] op_sel_hi:[0,1,0]
+    v_fma_mix_f32 v23, v13, v13, neg(0) op_sel:[0,1,0] op_sel_hi:[1,1,0]"""
+    given_values = {"v10": a, "v11": b, "v12": c, "v13": d | e << np.uint32(16)}
+    got = execute(body, given_values, ["v[20:23]"])["v[20:23]"]
+    low, high = (words.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32) for words in (d, e))
+    sign, fma = np.uint32(1 << 31), _float(F32, fused)
+    minus_zero = np.full_like(a, sign)
+    expected = [(a, b, c), (low, b, c), (a, high ^ sign, c & ~sign), (low, high, minus_zero)]
+    for column, columns in enumerate(expected):
+        rows = [column_.tolist() for column_ in columns]
+        wanted = [fma(*row) for row in zip(*rows, strict=True)]
+        assert_same(F32, got[:, column].tolist(), wanted, *rows)
+
+
+@settings(max_examples=10, deadline=None)
 @given(a=integers(), b=integers(), c=integers())
 def test_byte_dot_products(a: Words, b: Words, c: Words) -> None:
     body = """v_dot4_i32_i8 v20, v10, v11, v12

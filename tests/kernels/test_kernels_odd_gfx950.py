@@ -19,11 +19,9 @@ CASES: list[tuple[BackendName, odd_cases.Case]] = [
     *(("portable", odd_cases.PRODUCTS[n]) for n in (1, 3, 4, 6)),
     *(("portable", odd_cases.GATES[n]) for n in (1, 3)),
     ("portable", odd_cases.SCHEDULES[2]),
-    ("portable", odd_cases.COMPRESSORS[1]),
-    ("portable", odd_cases.COMPRESSORS[6]),
-    ("portable", odd_cases.COMPRESSORS[14]),
-    *(("gfx950_rows", odd_cases.COMPRESSORS[n]) for n in (1, 10)),
-    ("portable", odd_cases.ROWS[12]),
+    *(("portable", odd_cases.COMPRESSORS[n]) for n in (6, 14)),
+    *(("gfx950_rows", odd_cases.COMPRESSORS[n]) for n in (1, 9)),
+    ("portable", odd_cases.ROWS[17]),
     *(("gfx950_rows", odd_cases.ROWS[n]) for n in (1, 9)),
 ]
 

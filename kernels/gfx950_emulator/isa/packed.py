@@ -60,6 +60,8 @@ def bind(instruction: Instruction) -> Bound | None:
     """Bind a packed instruction; None when the mnemonic is not one."""
     if instruction.mnemonic == "v_pk_mov_b32":
         return _bind_move(instruction)
+    if instruction.mnemonic == "v_fma_mix_f32":
+        return _bind_mix(instruction)
     operation = PACKED.get(instruction.mnemonic)
     if operation is None:
         return None
@@ -144,6 +146,23 @@ def _half(instruction: Instruction, position: int, kind: Type, half: str) -> Get
 
 def _as_type(get: Getter, kind: Type) -> Getter:
     return lambda batch: get(batch).view(kind.dtype)
+
+
+def _bind_mix(instruction: Instruction) -> Bound:
+    """A fused multiply-add of float32, whose sources may be halves of registers (op_sel_hi) that become float32 first."""
+    destination, *sources = instruction.operands
+    narrow, halves = (instruction.bits(name, (0,) * 3) for name in ("op_sel_hi", "op_sel"))
+    getters = [
+        vector_source(source, F16 if is_half else F32, half if is_half else 0)
+        for source, is_half, half in zip(sources, narrow, halves, strict=True)
+    ]
+    row, clamp = vector_index(destination), instruction.flag("clamp")
+
+    def execute(batch: WaveBatch) -> None:
+        value = fma32(*[get(batch).astype(np.float32) for get in getters])
+        batch.write_v(row, np.ascontiguousarray(clamp_unit(value) if clamp else value).view(np.uint32))
+
+    return Bound(execute, operand_mask(sources) | EXEC_MASK, operand_mask([destination]))
 
 
 def _bind_move(instruction: Instruction) -> Bound:
