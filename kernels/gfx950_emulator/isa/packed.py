@@ -149,7 +149,7 @@ def _as_type(get: Getter, kind: Type) -> Getter:
 
 
 def _bind_mix(instruction: Instruction) -> Bound:
-    """A fused multiply-add of float32, whose sources may be halves of registers (op_sel_hi) that become float32 first."""
+    """A fused multiply-add of float32; sources may be halves of registers (op_sel_hi), which become float32 first."""
     destination, *sources = instruction.operands
     narrow, halves = (instruction.bits(name, (0,) * 3) for name in ("op_sel_hi", "op_sel"))
     getters = [
