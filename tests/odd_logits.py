@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -41,11 +42,14 @@ class Logits:
     out: Place = DENSE
     seed: int = 0
 
-    def check(self, backend: Implementation, device: Device, tolerance: float = 2e-6) -> None:
-        """Errors relative to a score or to the mean score of its row, whichever is larger."""
+    def check(self, backend: Implementation, device: Device) -> None:
+        self.check_scores(backend.paged_logits, device, 2e-6)
+
+    def check_scores(self, score: Callable[[LogitsCall], Tensor], device: Device, tolerance: float) -> None:
+        """`score` writes into the call's `out`. Errors are of a score, or of the mean of its row if that is more."""
         exact = reference.paged_logits(self._call("cpu", torch.float64, None))
         out = placed(torch.full(exact.shape, UNSEEN), self.out, device)
-        backend.paged_logits(self._call(device, torch.float32, out))
+        score(self._call(device, torch.float32, out))
         got, seen = out.cpu(), torch.isfinite(exact)
         scale = exact.masked_fill(~seen, 0).abs().sum(1, keepdim=True) / seen.sum(1, keepdim=True).clamp(min=1)
         error = (got.double() - exact.double()).abs() / torch.maximum(exact.abs(), scale).double()
