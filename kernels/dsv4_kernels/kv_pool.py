@@ -11,6 +11,8 @@ from dsv4_kernels.errors import ArgumentError
 from dsv4_kernels.kv_layout import KVLayout
 
 ALIGNMENT = 8
+MOST_ROWS = 2**31 - 1
+"""Of a pool: kernels count rows with 32 bits, and only then bytes with 64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class KVPool:
         if t.dtype != torch.uint8 or t.ndim != 2 or t.shape[1] != size or not t.shape[0] or t.stride(1) != 1:
             found = f"{t.dtype} {list(t.shape)} strides {list(t.stride())}"
             raise ArgumentError("pages", found, f"torch.uint8 [pages >= 1, {size}] with dense pages")
+        if self.slots > MOST_ROWS:
+            raise ArgumentError("pages", f"{self.slots} rows", f"at most {MOST_ROWS}")
         if t.shape[0] > 1 and t.stride(0) < size:
             raise ArgumentError("pages.stride", list(t.stride()), f"pages at least {size} B apart")
         if (t.shape[0] > 1 and t.stride(0) % ALIGNMENT) or t.data_ptr() % ALIGNMENT:

@@ -14,7 +14,7 @@ from dsv4_kernels import known_answers, known_compressors, known_kv, known_route
 from dsv4_kernels.compressor_kernels import compressor_kernels
 from dsv4_kernels.kv_layout import WIDTH
 from dsv4_kernels.layout import HEAD_DIM
-from dsv4_kernels.operation_kernels import OperationKernel
+from dsv4_kernels.operation_kernels import PARTS, OperationKernel
 from dsv4_kernels.pooling import POOLINGS
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Question = Callable[["Implementation", torch.device], str]
 """Empty if the answer is the known one, else what differs."""
+
+MANY_OUTPUTS = 600
+"""Enough for the product's wider tile."""
 
 QUERY_HEADS = 20
 """More than a program turns at once."""
@@ -84,7 +87,9 @@ def _gate(of: Mapping[str, Any], types: Mapping[str, str]) -> Question:
 
 
 def _linear(of: Mapping[str, Any], types: Mapping[str, str]) -> Question:
-    return partial(known_router.linear, hidden=of["PARTS"] * known_router.SPLIT)
+    if "PARTS" in of:
+        return partial(known_router.linear, hidden=of["PARTS"] * known_router.SPLIT)
+    return partial(known_router.linear, hidden=min(PARTS) * known_router.SPLIT, outputs=MANY_OUTPUTS)
 
 
 def _dtype(pointer: str) -> torch.dtype:

@@ -57,8 +57,8 @@ class OperationKernel:
 
 
 def aligned(argument: str) -> bool:
-    """Whether an argument is compiled as a multiple of 16: pointers and strides are."""
-    return argument.endswith("_ptr") or "stride" in argument
+    """Whether an argument is compiled as a multiple of 16: pointers, strides and the router's hidden size are."""
+    return argument.endswith("_ptr") or "stride" in argument or argument == "hidden"
 
 
 def _kv_rows(of: KVLayout, page_rows: int) -> Iterator[OperationKernel]:
@@ -102,17 +102,19 @@ def _router() -> Iterator[OperationKernel]:
     from dsv4_kernels.portable import router
     from dsv4_kernels.router import SPLIT
 
-    numbers = ("rows", "experts", "hidden", "stride_x", "stride_weight")
-    shape = {"ROWS": router.ROWS, "EXPERTS": router.EXPERTS, "SPLIT": SPLIT, "INTERPRETED": False}
-    yield OperationKernel(
-        "router_partials",
-        "router_partials",
-        "dsv4_kernels.portable.router:_router_partials_kernel",
-        tuple(shape.items()),
-        (("x_ptr", "*bf16"), ("weight_ptr", "*bf16"), ("out_ptr", "*fp32"), *((n, "i32") for n in numbers)),
-        router.PARTIALS_WARPS,
-        "portable",
-    )
+    numbers = ("rows", "tiles", "experts", "hidden", "stride_x", "stride_weight")
+    for op, outputs in (("router_partials", router.FEW), ("linear_float32", router.FEW + 1)):
+        at_once, _ = router.shape(1, outputs)
+        shape = {"ROWS": router.ROWS, "EXPERTS": at_once, "SPLIT": SPLIT, "INTERPRETED": False}
+        yield OperationKernel(
+            f"router_partials_by_{at_once}",
+            op,
+            "dsv4_kernels.portable.router:_router_partials_kernel",
+            tuple(shape.items()),
+            (("x_ptr", "*bf16"), ("weight_ptr", "*bf16"), ("out_ptr", "*fp32"), *((n, "i32") for n in numbers)),
+            router.warps(at_once, nvidia=False),
+            "portable",
+        )
     pointers = (("partials_ptr", "*fp32"), ("bias_ptr", "*fp32"), ("weights_ptr", "*fp32"), ("experts_ptr", "*i32"))
     for experts, k in GATES:
         yield OperationKernel(

@@ -25,7 +25,7 @@ WANTED = (
     "compress_kv_c2_v41_fp4_p128_r1",
     "compress_kv_c2_v41_fp4_p128_r8",
     "compress_keep_1024",
-    "router_partials",
+    "router_partials_by_32",
     "router_gate_e256_k6",
 )
 
@@ -108,7 +108,7 @@ def test_experts_are_chosen_by_them(kernels: EmulatedKernels) -> None:
         parts = backend.router_partials(x, weight, 512)
         results.append((parts, *backend.router_gate(parts, bias, 6, 1.5, True)))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    assert kernels.names == ["router_partials", "router_gate_e256_k6"]
+    assert kernels.names == ["router_partials_by_32", "router_gate_e256_k6"]
 
 
 def test_a_call_that_none_was_compiled_for_is_compiled_and_counted(kernels: EmulatedKernels) -> None:

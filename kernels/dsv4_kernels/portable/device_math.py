@@ -98,10 +98,11 @@ def encode(x, RULE: tl.constexpr):
 
 @triton.jit
 def decode(code):
-    """float32 value of int32 e2m1 codes."""
+    """float32 value of int32 e2m1 codes 0..15."""
     m = code & 7
     value = tl.where(m < 4, m.to(tl.float32) * 0.5, tl.where(m == 7, 6.0, (m - 2).to(tl.float32)))
-    return tl.where(code >= 8, -value, value)
+    # Not by a minus, which Triton 3.6 makes 0 - value: a zero would lose its sign.
+    return (value.to(tl.int32, bitcast=True) | ((code & 8) << 28)).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -28,6 +28,9 @@ from dsv4_kernels.triton_launch import launch
 ROWS: dict[Code, int] = {"e4m3": 2, "e2m1": 4}
 """Rows of KV that a program of one warp takes, the fastest of those tried on an H200."""
 
+REGISTERS: dict[Code, int] = {"e4m3": 64, "e2m1": 96}
+"""The most of a thread on NVIDIA's machines, likewise."""
+
 
 @triton.jit
 def weighed(
@@ -68,8 +71,8 @@ def turned(
 ):
     """Values [R, N] from pair FIRST on with those from pair 224 on turned by their row's position [R] and rounded."""
     pair = FIRST + tl.arange(0, N)[None, :]
-    held = tl.minimum(tl.maximum(position, 0), limit - 1)
-    at = (held * stride_angle)[:, None] + (pair - 224)
+    held = tl.minimum(tl.maximum(position, 0), limit - 1).to(tl.int32)
+    at = (held.to(tl.int64) * stride_angle)[:, None] + (pair - 224)
     turning = live[:, None] & (pair >= 224)
     cos = tl.load(cos_ptr + at, mask=turning, other=1.0).to(tl.float32)
     sin = tl.load(sin_ptr + at, mask=turning, other=0.0).to(tl.float32)
@@ -108,7 +111,7 @@ def _kv_rows(
 ):
     row = program.to(tl.int64) * R + tl.arange(0, R)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1)
-    live = (slot >= 0) & (slot < slots)
+    live = slot.to(tl.uint64) < tl.cast(slots, tl.uint64)
     position = tl.load(positions_ptr + row, mask=live, other=0)
     data, scales = row_places(pages_ptr, page_stride, slot, OF, PAGE)
     at = kv_ptr + row * stride_kv
@@ -225,7 +228,8 @@ def norm_rope_store_kv(
         "QPAIRED": query is not None and paired(query),
         "HAS_QUERY": query is not None,
     }
-    launch(_norm_rope_store_kernel, (kv_programs + query_programs,), arguments, constants, 1)
+    registers = REGISTERS[pool.layout.code] if constants["NATIVE"] == SM89.value else None
+    launch(_norm_rope_store_kernel, (kv_programs + query_programs,), arguments, constants, 1, registers)
 
 
 def wide(weight: Tensor) -> int:

@@ -29,7 +29,8 @@ STORE_SHAPES: dict[Code, tuple[int, int]] = {"e4m3": (2, 1), "e2m1": (4, 2)}
 @triton.jit
 def row_places(pages_ptr, page_stride, slot, OF: tl.constexpr, PAGE: tl.constexpr):
     """Pointers [R] to the data and to the scales of rows at int64 `slot` [R], in pages of PAGE rows of layout OF."""
-    page, o = pages_ptr + (slot // PAGE) * page_stride, slot % PAGE
+    slot = slot.to(tl.uint32)
+    page, o = pages_ptr + (slot // PAGE).to(tl.int64) * page_stride, slot % PAGE
     return page + o * OF.row_stride, page + o * OF.scale_stride + OF.scale_base(PAGE)
 
 

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from dsv4_kernels.portable.kv_store import NATIVE, native
 from dsv4_kernels.portable.softplus import sqrt_softplus
 from dsv4_kernels.router import MAX_TOPK
 from dsv4_kernels.softplus import LEAST_SUM
@@ -18,8 +19,9 @@ from dsv4_kernels.triton_launch import launch
 ROWS = 16
 """Rows of a tile in every batch: another height could be another matrix instruction, with another order of summing."""
 
-EXPERTS = 16
-PARTIALS_WARPS = 4
+FEW = 512
+"""Experts, or outputs of another product, that are few for a GPU's processors."""
+
 MULTIPLE = 16
 """Values that a row's length and the distance of two rows are a multiple of, for Triton to know both."""
 
@@ -28,12 +30,13 @@ LANES = tl.constexpr(MAX_TOPK)
 LOWEST = tl.constexpr(-(2**63))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "tiles"])
 def _router_partials_kernel(
     x_ptr,
     weight_ptr,
     out_ptr,
     rows,
+    tiles,
     experts,
     hidden,
     stride_x,
@@ -43,22 +46,26 @@ def _router_partials_kernel(
     SPLIT: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    """`tiles` tiles of rows against the weights of EXPERTS in one part, which are read once."""
     expert = tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS)
     part = tl.program_id(1)
     d = part * SPLIT + tl.arange(0, SPLIT)
     live = (expert < experts)[None, :]
-    # Weights first: they come from memory, the rows from a cache.
     w_at = expert.to(tl.int64)[None, :] * stride_weight + d[:, None]
     w = tl.load(weight_ptr + w_at, mask=live & (d < hidden)[:, None], other=0.0)
-    x_at = row.to(tl.int64)[:, None] * stride_x + d[None, :]
-    x = tl.load(x_ptr + x_at, mask=(row < rows)[:, None] & (d < hidden)[None, :], other=0.0)
     if INTERPRETED:
         # Its product takes the bits of bfloat16 for integers.
-        x, w = x.to(tl.float32), w.to(tl.float32)
-    total = tl.dot(x, w, input_precision="ieee", out_dtype=tl.float32)
-    at = (part.to(tl.int64) * rows + row)[:, None] * experts + expert[None, :]
-    tl.store(out_ptr + at, total, mask=(row < rows)[:, None] & live)
+        w = w.to(tl.float32)
+    first = tl.program_id(2) * tiles
+    for tile in range(first, tl.minimum(first + tiles, tl.cdiv(rows, ROWS))):
+        row = tile * ROWS + tl.arange(0, ROWS)
+        x_at = row.to(tl.int64)[:, None] * stride_x + d[None, :]
+        x = tl.load(x_ptr + x_at, mask=(row < rows)[:, None] & (d < hidden)[None, :], other=0.0)
+        if INTERPRETED:
+            x = x.to(tl.float32)
+        total = tl.dot(x, w, input_precision="ieee", out_dtype=tl.float32)
+        at = (part.to(tl.int64) * rows + row)[:, None] * experts + expert[None, :]
+        tl.store(out_ptr + at, total, mask=(row < rows)[:, None] & live)
 
 
 @triton.jit
@@ -130,20 +137,23 @@ def router_partials(x: Tensor, weight: Tensor, split: int) -> Tensor:
     (rows, hidden), experts = x.shape, weight.shape[0]
     parts = triton.cdiv(hidden, split)
     out = torch.empty(parts, rows, experts, dtype=torch.float32, device=x.device)
+    at_once, tiles = shape(rows, experts)
     if rows:
         arguments = {
             "x_ptr": x,
             "weight_ptr": weight,
             "out_ptr": out,
             "rows": rows,
+            "tiles": tiles,
             "experts": experts,
             "hidden": hidden,
             "stride_x": x.stride(0),
             "stride_weight": weight.stride(0),
         }
-        constants = {"ROWS": ROWS, "EXPERTS": EXPERTS, "SPLIT": split, "INTERPRETED": triton.knobs.runtime.interpret}
-        grid = triton.cdiv(experts, EXPERTS), parts, triton.cdiv(rows, ROWS)
-        launch(_router_partials_kernel, grid, arguments, constants, PARTIALS_WARPS)
+        constants = {"ROWS": ROWS, "EXPERTS": at_once, "SPLIT": split, "INTERPRETED": triton.knobs.runtime.interpret}
+        grid = triton.cdiv(experts, at_once), parts, triton.cdiv(rows, ROWS * tiles)
+        nvidia = native(x.device) == NATIVE["sm89"]
+        launch(_router_partials_kernel, grid, arguments, constants, warps(at_once, nvidia=nvidia))
     return out
 
 
@@ -168,6 +178,20 @@ def router_gate(
         constants = {"E": lanes(experts), "K": k, "BIASED": bias is not None, "RENORMALISE": renormalise}
         launch(_router_gate_kernel, (rows,), arguments, constants, 1)
     return weights, chosen
+
+
+def shape(rows: int, experts: int) -> tuple[int, int]:
+    """Experts and tiles of rows of a program. Neither changes a result: a tile's sums do not depend on them.
+
+    The fastest of those tried on an H200: few experts want many programs, many want weights that are read once.
+    """
+    at_once, most = (32, 4) if experts <= FEW else (64, 16)
+    return at_once, min(triton.cdiv(rows, ROWS), most)
+
+
+def warps(at_once: int, *, nvidia: bool) -> int:
+    """Warps of a program. Where each has a tile of 16 experts, AMD's compiler needs 96 registers, else 218."""
+    return 4 if nvidia else at_once // 16
 
 
 def aligned_rows(matrix: Tensor) -> Tensor:

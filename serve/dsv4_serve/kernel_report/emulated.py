@@ -28,7 +28,8 @@ class EmulatedRuntime:
     ) -> None:
         assert isinstance(function, Kernel)
         values: list[object] = []
-        for argument in function.arguments:
+        # Those that the runtime adds are behind the ones that a launch gives.
+        for argument in (a for a in function.arguments if not a.kind.startswith("hidden_")):
             raw = arguments[argument.offset : argument.offset + argument.size]
             address = int.from_bytes(raw, "little")
             is_pointer = argument.kind == "global_buffer"
