@@ -123,6 +123,9 @@ def _usage_or_defect(error: Exception) -> None:
         sys.exit(getattr(error, "exit_code", 2))
     if os.environ.get("PYTHONFAULTHANDLER"):
         raise error
+    if isinstance(error, OSError) and error.filename is not None:
+        # A file that a command was given: its name and the system's word say all.
+        _fail(f"{error.filename}: {error.strerror}", 1)
     _fail(f"internal error: {type(error).__name__}: {error} (PYTHONFAULTHANDLER=1 shows where)", 1)
 
 

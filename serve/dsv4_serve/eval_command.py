@@ -50,6 +50,7 @@ def evaluate(
     """Measure accuracy, top-k recall and logits by index format. DSV4_EVAL_API_KEY holds an endpoint's key."""
     if run and not lm_eval:
         raise UsageError("--run: accepted with --lm-eval")
+    _require_places(out, page)
     if lm_eval:
         from dsv4_serve.evaluation.lm_eval import LmEvalTask
 
@@ -73,6 +74,14 @@ def evaluate(
         page.write_text(fill(page.read_text(encoding="utf-8"), results), encoding="utf-8")
     typer.echo(json.dumps(results.to_json()) if as_json else as_text(results))
     return 0
+
+
+def _require_places(out: Path | None, page: Path | None) -> None:
+    """UsageError for results that could not be written: known before hours of work, not after."""
+    if out is not None and not (out.parent.is_dir() and os.access(out if out.exists() else out.parent, os.W_OK)):
+        raise UsageError(f"--out {out}: accepted is a file that can be written")
+    if page is not None and not os.access(page, os.R_OK | os.W_OK):
+        raise UsageError(f"--page {page}: accepted is a Markdown page that can be read and written")
 
 
 @contextmanager

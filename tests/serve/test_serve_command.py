@@ -112,6 +112,9 @@ def test_dry_run_for_people() -> None:
         (["serve", "--tp", "8"], 3, "DSV4_TP=8 (command line): engine 'embedded' cannot do this"),
         (["serve", "--model", "/nowhere/at/all"], 3, "no config.json there"),
         (["serve", "--api-keys-file", "/nowhere/keys"], 3, "DSV4_API_KEYS_FILE=/nowhere/keys: cannot be read"),
+        (["eval", "--out", "/nowhere/results.json"], 2, "--out /nowhere/results.json: accepted is a file that can be"),
+        (["eval", "--page", "/nowhere/page.md"], 2, "--page /nowhere/page.md: accepted is a Markdown page that can be"),
+        (["kernels", "build", "--out", "/dev/null/objects"], 1, "dsv4: /dev/null/objects: Not a directory"),
         (["fly"], 2, "fly"),
     ],
 )
