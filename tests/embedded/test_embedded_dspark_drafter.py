@@ -172,8 +172,9 @@ def test_a_drafter_that_cannot_run_is_refused(
         start(edited(directory, tmp_path / "model", **{field: value}))
 
 
-def test_stages_may_be_counted_as_mtp_layers(directory: Path, tmp_path: Path) -> None:
-    start(edited(directory, tmp_path / "model", n_mtp_layers=None, num_nextn_predict_layers=3))
+def test_stages_that_nobody_counts_are_one_a_target_layer(directory: Path, tmp_path: Path) -> None:
+    """`num_nextn_predict_layers` counts V4's MTP layers, which are something else."""
+    start(edited(directory, tmp_path / "model", n_mtp_layers=None, num_nextn_predict_layers=1))
 
 
 def test_a_model_without_a_drafter_is_refused_before_its_weights_load(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ class ModelGeometry:
 
 def _draft(config: dict[str, Any]) -> Draft:
     experts = int(config["n_routed_experts"])
-    if layers := int(config.get("n_mtp_layers") or 0):
+    # SGLang counts a drafter's stages by the layers that they read, whatever else is there.
+    if layers := len(config.get("dspark_target_layer_ids") or ()) or int(config.get("n_mtp_layers") or 0):
         drafted = int(config.get("dspark_block_size") or 0)
         return Draft(layers, int(config.get("dspark_n_routed_experts") or experts), drafted)
     return Draft(int(config.get("num_nextn_predict_layers") or 0), experts)

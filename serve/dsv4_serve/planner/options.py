@@ -46,7 +46,7 @@ def check_draft(profile: Profile, geometry: ModelGeometry) -> None:
     others = "off or ngram" if embedded else "off" if geometry.low_ratio else "off or eagle"
     raise UsageError(
         f"DSV4_SPECULATIVE=dspark: {profile.model.name} has no DSpark draft layers ({geometry.source} has to have "
-        f"n_mtp_layers and dspark_block_size); accepted is a model with them, or {others}"
+        f"dspark_target_layer_ids and dspark_block_size); accepted is a model with them, or {others}"
     )
 
 

@@ -40,13 +40,14 @@ class Drafting:
         self._source.follow([span for span in spans if span.count])
 
     def _drafts(self, decoding: Sequence[Request]) -> dict[Request, list[int]]:
+        if self._source is None:
+            return {}
         # A step gives one token more than it drafted right.
         room = {r: min(self._most, r.params.max_tokens - len(r.output_ids) - 1) for r in decoding}
-        asked = [request for request in decoding if room[request] > 0]
-        if self._source is None or not asked:
+        sequences = {r: DraftSequence(r.slot, r.tokens(0, r.length), most) for r, most in room.items() if most > 0}
+        if not sequences:
             return {}
-        sequences = [DraftSequence(r.slot, r.tokens(0, r.length), room[r]) for r in asked]
-        return dict(zip(asked, self._source.propose(sequences), strict=True))
+        return dict(zip(sequences, self._source.propose(list(sequences.values())), strict=True))
 
     def _fitting(self, request: Request, draft: list[int]) -> list[int]:
         """As much of a draft as has pages: a free one may be taken for it, none is taken from anybody."""

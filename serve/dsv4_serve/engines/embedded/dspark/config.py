@@ -69,8 +69,9 @@ def parse_drafter_config(raw: dict[str, Any], config: CommonConfig, source: str)
     """The drafter of a parsed config.json, flat or with its text part under `text_config`; `source` names it in
     errors. Raises ConfigError."""
     fields = {**(raw.get("text_config") or {}), **raw}
-    # Some checkpoints count the stages under the name that MTP layers had.
-    fields.setdefault("n_mtp_layers", fields.get("num_nextn_predict_layers"))
+    # A checkpoint that does not count its stages has one for each layer that it reads: so SGLang counts them everywhere.
+    if fields.get("n_mtp_layers") is None and isinstance(fields.get(_TARGETS), list):
+        fields["n_mtp_layers"] = len(fields[_TARGETS])
     missing = [name for name in (*_NUMBERS, _TARGETS) if fields.get(name) is None]
     if missing:
         raise ConfigError(
