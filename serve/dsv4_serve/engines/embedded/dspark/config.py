@@ -69,7 +69,7 @@ def parse_drafter_config(raw: dict[str, Any], config: CommonConfig, source: str)
     """The drafter of a parsed config.json, flat or with its text part under `text_config`; `source` names it in
     errors. Raises ConfigError."""
     fields = {**(raw.get("text_config") or {}), **raw}
-    # A checkpoint that does not count its stages has one for each layer that it reads: so SGLang counts them everywhere.
+    # A checkpoint that does not count its stages has one for each layer that it reads, as SGLang counts them.
     if fields.get("n_mtp_layers") is None and isinstance(fields.get(_TARGETS), list):
         fields["n_mtp_layers"] = len(fields[_TARGETS])
     missing = [name for name in (*_NUMBERS, _TARGETS) if fields.get(name) is None]
