@@ -18,6 +18,7 @@ from tools.training.row import Kind
 from tools.training.selection import IndexMode
 from tools.training.turns import ChatForm
 
+from dsv4_serve.engines.embedded.build import build
 from dsv4_serve.engines.embedded.dspark.block import Anchor, make_block
 from dsv4_serve.engines.embedded.dspark.config import DrafterConfig, load_drafter_config
 from dsv4_serve.engines.embedded.dspark.drafter import Drafter
@@ -25,6 +26,9 @@ from dsv4_serve.engines.embedded.dspark.stages import Stages, StagesV4
 from dsv4_serve.engines.embedded.dspark.stages_v41 import StagesV41
 from dsv4_serve.engines.embedded.dspark.weights import MARKOV_AFTER, MARKOV_BEFORE, drafter_shapes, load_drafter
 from dsv4_serve.engines.embedded.families import load_config
+from dsv4_serve.engines.embedded.hidden_tap import HiddenTap
+from dsv4_serve.engines.embedded.options import EngineOptions
+from dsv4_serve.evaluation.forward import every_logit
 
 MODELS = Path(__file__).parents[2] / "configs" / "models"
 TEXT = Corpus(b"The quick brown fox. " * 60, b"held out", ChatForm("DeepSeek-V4", ("Think.\n",), False, 0.1))
@@ -72,6 +76,21 @@ def test_a_drafter_above_the_limit_is_not_written(directory: Path, monkeypatch: 
     run = trainer(directory, options(directory / "large" / "drafter.safetensors"))
     with pytest.raises(ValueError, match=r"the drafter takes [0-9]+ bytes; at most 1000000"):
         run.save()
+
+
+def test_the_teacher_reads_the_states_that_serving_reads(directory: Path) -> None:
+    """V4's after a layer, V4.1's before it; those of another layer are nothing like them."""
+    run = trainer(directory, options(directory / "drafter.safetensors"))
+    ids = torch.randint(18, 274, (1, 200), generator=torch.Generator().manual_seed(2))
+    states, _ = run.teacher(ids)
+    model = build(EngineOptions(directory, "trained", indexer_dtype="float32", max_total_tokens=512)).model
+    model.tap = HiddenTap(run.drafter.config.target_layers)
+    every_logit(model, ids[0].tolist())
+    served = model.tap.rows(torch.arange(200))
+    size = states[0].abs().median()
+    assert (served - states[0]).abs().median() < size / 20
+    first, second = states[0].chunk(2, -1)
+    assert (first - second).abs().median() > size / 5
 
 
 def test_trainer_and_serving_compute_the_same_blocks(directory: Path) -> None:
