@@ -175,7 +175,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "DSV4_INVARIANT_ROWS",
         INDEX,
-        64,
+        16,
         "most rows of a compressor's or router's product that is the same in any batch; 0: all by the engine (SGLang)",
         True,
     ),

@@ -157,7 +157,7 @@ def test_a_row_has_the_same_bits_in_every_batch_that_ours_serves(
 ) -> None:
     x, weight = inputs(float32_products.DEFAULT_ROWS, 1536)
     whole = of(x, weight)
-    for rows in (1, 7, 16, 33):
+    for rows in (1, 7, 15):
         assert torch.equal(of(x[:rows], weight), whole[:rows])
         assert torch.equal(of(x[-rows:], weight), whole[-rows:])
 
@@ -195,7 +195,7 @@ def test_portable_kernels_serve_them(tuned: TunedProduct) -> None:
 
 
 def refusing(x: Tensor, y: Tensor) -> Tensor:
-    """torch 2.9 on ROCm."""
+    """A ROCm build of torch of August 2025."""
     raise RuntimeError("gemm input type at::BFloat16 and output type float is not supported for ROCm")
 
 
@@ -233,7 +233,7 @@ def test_where_the_engines_own_cannot_serve_ours_does_for_any_number_of_rows(
     assert found.report() == {
         "selected": "reference",
         "reason": "known-answer test passed",
-        "invariant_rows": 64,
+        "invariant_rows": float32_products.DEFAULT_ROWS,
         "engine_problem": problem,
     }
     assert counters.snapshot().fallbacks[key] == before + 1

@@ -35,7 +35,7 @@ class EmbeddedAdapter:
         "DSV4_SPECULATIVE": frozenset({"off", "ngram", "dspark"}),
         "DSV4_BACKEND": frozenset({"auto", "reference"}),
         "DSV4_SHADOW_RECALL": frozenset({False}),
-        "DSV4_INVARIANT_ROWS": frozenset({64}),
+        "DSV4_INVARIANT_ROWS": frozenset({16}),
         "DSV4_INDEXER_TIMING": frozenset({0}),
     }
 

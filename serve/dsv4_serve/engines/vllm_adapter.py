@@ -30,7 +30,7 @@ class VllmAdapter:
         "DSV4_ROWGROUP": frozenset({False}),
         "DSV4_PAGE8": frozenset({False}),
         "DSV4_SHADOW_RECALL": frozenset({False}),
-        "DSV4_INVARIANT_ROWS": frozenset({64}),
+        "DSV4_INVARIANT_ROWS": frozenset({16}),
         "DSV4_HICACHE": frozenset({False}),
     }
 

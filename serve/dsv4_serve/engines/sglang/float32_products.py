@@ -1,8 +1,8 @@
 """Who multiplies bfloat16 to float32 for compressors and routers in this process: decided before weights load.
 
 SGLang's `linear_bf16_fp32` asks torch for a float32 result. On ROCm a library then chooses a kernel by the number of
-rows, so that a row's bits depend on its neighbours, and torch before 2.10 refuses. Our operation gives a row the same
-bits in any batch; what it reads and writes beside the weights is `rows / 128` of their bytes, so it serves few rows.
+rows, so that a row's bits depend on its neighbours, and older builds refuse. Our operation gives a row the same
+bits in any batch; what it writes and reads beside the weights is `rows / 128` of their bytes, so it serves few rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OP = "linear_float32"
 ROWS = "DSV4_INVARIANT_ROWS"
-DEFAULT_ROWS = 64
+DEFAULT_ROWS = 16
 
 log = logging.getLogger(__name__)
 
