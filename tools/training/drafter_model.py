@@ -16,30 +16,18 @@ from dsv4_serve.engines.embedded.v41.config import V41Config
 
 
 class MarkovHead(nn.Module):
-    """A bias of low rank on a row's logits by the token before it."""
+    """A bias of low rank on a row's logits by the token before it; the generations have other names for its tables."""
 
-    def __init__(self, vocab: int, rank: int) -> None:
+    def __init__(self, vocab: int, rank: int, v41: bool) -> None:
         super().__init__()
-        self.markov_w1 = nn.Embedding(vocab, rank)
-        self.markov_w2 = nn.Linear(rank, vocab, bias=False)
+        before, after = ("embed", "head") if v41 else ("markov_w1", "markov_w2")
+        self.add_module(before, nn.Embedding(vocab, rank))
+        self.add_module(after, nn.Linear(rank, vocab, bias=False))
+        self._before, self._after = before, after
 
     def forward(self, before: Tensor) -> Tensor:
         """before int64 [...] to float [..., vocab]."""
-        bias: Tensor = self.markov_w2(self.markov_w1(before))
-        return bias
-
-
-class MarkovHeadV41(nn.Module):
-    """The same under V4.1's names."""
-
-    def __init__(self, vocab: int, rank: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(vocab, rank)
-        self.head = nn.Linear(rank, vocab, bias=False)
-
-    def forward(self, before: Tensor) -> Tensor:
-        """before int64 [...] to float [..., vocab]."""
-        bias: Tensor = self.head(self.embed(before))
+        bias: Tensor = self.get_submodule(self._after)(self.get_submodule(self._before)(before))
         return bias
 
 
@@ -53,7 +41,7 @@ class OuterStage(DraftStage):
     hc_head_fn: nn.Parameter
     hc_head_base: nn.Parameter
     hc_head_scale: nn.Parameter
-    markov_head: MarkovHead | MarkovHeadV41
+    markov_head: MarkovHead
 
 
 class TinyDrafter(nn.Module):
@@ -68,12 +56,14 @@ class TinyDrafter(nn.Module):
         self.v41 = isinstance(stage, V41Config)
         self.register_buffer("embed", embed.detach().clone(), persistent=False)
         self.register_buffer("head", head.detach().clone(), persistent=False)
-        self.mtp = nn.ModuleList(OuterStage(stage, self.v41) for _ in range(config.stages))
+        ends = (0, config.stages - 1)
+        kinds = [OuterStage if number in ends else DraftStage for number in range(config.stages)]
+        self.mtp = nn.ModuleList(kind(stage, self.v41) for kind in kinds)
         first, last, hidden, streams = *self._ends(), stage.hidden_size, stage.hc_mult
         first.main_proj = nn.Linear(hidden * len(config.target_layers), hidden, bias=False)
         first.main_norm = RMSNorm(hidden, stage.rms_norm_eps)
         last.norm = RMSNorm(hidden, stage.rms_norm_eps)
-        last.markov_head = (MarkovHeadV41 if self.v41 else MarkovHead)(stage.vocab_size, config.markov_rank)
+        last.markov_head = MarkovHead(stage.vocab_size, config.markov_rank, self.v41)
         if not self.v41:
             last.hc_head_fn = nn.Parameter(torch.empty(streams, streams * hidden))
             last.hc_head_base = nn.Parameter(torch.zeros(streams))
@@ -111,7 +101,7 @@ class TinyDrafter(nn.Module):
         pre = torch.zeros_like(streams[..., 0])
         pre[..., 0] = 1.0
         for module in self.mtp:
-            streams, pre = cast(OuterStage, module).draft(streams, pre, tokens, context, blocks)
+            streams, pre = cast(DraftStage, module).draft(streams, pre, tokens, context, blocks)
         pre = pre if self.v41 else self._head_weights(streams)
         logits = F.linear(last.norm(collapse(streams, pre)), self.head).float()
         bias: Tensor = last.markov_head(take(F.pad(ids, (0, size)), places.flatten(1)))
