@@ -10,7 +10,7 @@ import os
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import HealthCheck, Phase, example, given, note, settings
 from hypothesis import strategies as st
 
 from dsv4_kernels import portable
@@ -132,6 +132,8 @@ def logits(draw: st.DrawFn) -> Logits:
 
 
 @examples
+# An empty window that ends past the keys of the row's neighbours.
+@example(Logits("split64", (138, 54), heads=16, seqs=(0, 0), starts=(138, 0)))
 @given(logits())
 def test_logits(case: Logits) -> None:
     note(repr(case))
@@ -250,9 +252,9 @@ def test_compressors(case: Compress) -> None:
 @given(
     st.builds(
         Products,
-        st.sampled_from([0, 1, 2, 15, 16, 17, 33]),
+        st.sampled_from([0, 1, 2, 15, 16, 17, 33, 65]),
         st.sampled_from([1, 2, 15, 16, 17, 511, 512, 513, 600, 1100]),
-        st.sampled_from([1, 2, 15, 16, 17, 33]),
+        st.sampled_from([1, 2, 15, 16, 17, 33, 63, 65, 512, 513]),
         places,
         places,
         seeds,

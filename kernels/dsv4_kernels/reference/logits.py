@@ -112,7 +112,8 @@ def _score_shared(
     step = max(1, BLOCK_SCORES // (heads * width))
     for start in range(g.start, g.stop, step):
         stop = min(start + step, g.stop)
-        seen = _padded(max(0, *(end - origin for _, end in windows[start:stop])))
+        # A row whose window is empty may end past the keys that the others see.
+        seen = _padded(max([0, *(end - origin for begin, end in windows[start:stop] if begin < end)]))
         if not seen:
             continue
         scores = torch.mm(q[start:stop].reshape(-1, q.shape[2]), keys[:seen].t()).view(-1, heads, seen)
