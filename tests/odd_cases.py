@@ -136,6 +136,8 @@ PRODUCTS = [
     Products(33, 1040, 1, x=EVEN, weight=FAR),
     Products(5, 15, 17, x=FAR, weight=EVEN),
     Products(2, 1600, 256, x=FAR, weight=FAR),
+    Products(65, 600, 513, x=ODD, weight=ODD),
+    Products(257, 1040, 33, x=SHIFTED, weight=FAR),
 ]
 GATES = [
     Gate(1, 1, 1, 1),
