@@ -32,7 +32,7 @@ FP4 = [name for name, of in LAYOUTS.items() if of.format == "fp4"]
 CONVENTIONS = ["aiter", "cuda_c4", "rne_v41", "deepseek"]
 
 examples = settings(
-    max_examples=int(EXAMPLES or 6),
+    max_examples=int(EXAMPLES or 10),
     derandomize=EXAMPLES is None,
     deadline=None,
     database=None,
