@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from dsv4_serve.errors import UsageError
 
 app = typer.Typer(help="Measure a server.", no_args_is_help=True)
 SIDES = ("fp8", "fp4")
+PROGRESS_SECONDS = 5.0
 
 
 @app.command("serve")
@@ -89,13 +91,30 @@ async def _measure(targets: list[Any], workload: Any, runs: int, seed: int) -> l
                 for bench in benches if run % 2 == 0 else reversed(benches):
                     told = f"{workload.name}, {streams} streams, run {run + 1} of {runs}, {bench.target.name}"
                     typer.echo(f"measuring {told}", err=True)
-                    session = await bench.run(workload, streams, seed + 101 * run)
+                    async with _telling(bench, workload.requests(streams)):
+                        session = await bench.run(workload, streams, seed + 101 * run)
                     rows.append(summarise(bench.target, session))
             levels.append(rows)
         return levels
     finally:
         for http in clients:
             await http.aclose()
+
+
+@asynccontextmanager
+async def _telling(bench: Any, requests: int) -> AsyncIterator[None]:
+    """Progress of a run on the other stream: at 64 streams one takes minutes."""
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            typer.echo(f"  {bench.answered} of {requests} requests", err=True)
+
+    task = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def _show(levels: list[list[Any]], workload: Any, as_json: bool) -> None:

@@ -55,6 +55,15 @@ def test_unique_prompts_never_hit_and_gpus_divide(served: Launcher) -> None:
 
 
 @pytest.mark.slow
+def test_a_long_run_tells_how_far_it_is(served: Launcher) -> None:
+    """Two prompts of 2,458 tokens and answers of 307 take longer than the time between two lines."""
+    options = ("--preset", "8k-1k", "--scale", "0.3", "--concurrency", "1", "--conversations", "2", "--seed", "13")
+    done = bench("--url", served.url, *options)
+    assert done.returncode == 0, done.stderr
+    assert " of 2 requests\n" in done.stderr
+
+
+@pytest.mark.slow
 def test_fp8_against_fp4_side_by_side() -> None:
     """It starts both sides itself and takes turns."""
     done = bench("--ab", "--preset", "8k-1k", "--scale", "0.01", "--concurrency", "1", "--conversations", "1")

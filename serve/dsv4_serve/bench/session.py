@@ -46,6 +46,8 @@ class Bench:
     def __init__(self, target: Target, http: httpx.AsyncClient) -> None:
         self.target = target
         self._http = http
+        self.answered = 0
+        """Measured requests of the run under way."""
         self._model = ""
         self._tokens_per_word = 1.0
 
@@ -63,6 +65,7 @@ class Bench:
 
     async def run(self, workload: Workload, concurrency: int, seed: int) -> Session:
         """Warm up, unmeasured and with prompts of its own, then measure."""
+        self.answered = 0
         warm = Texts(seed + WARM_UP_SEED, self._tokens_per_word)
         prompts = [warm.of(workload.prompt_tokens) for _ in range(concurrency)]
         await asyncio.gather(*(ask(self._http, self._model, prompt, 2) for prompt in prompts))
@@ -86,6 +89,7 @@ class Bench:
             for _ in range(workload.turns):
                 record = await ask(self._http, self._model, said, workload.output_tokens, self._whole_pages(known))
                 records.append(record)
+                self.answered += 1
                 known = record.prompt_tokens + record.output_tokens - 1
                 said += record.text + " " + texts.of(workload.growth_tokens)
         return records

@@ -44,6 +44,10 @@ class Workload:
         """Tokens of the longest request, its answer included."""
         return self.prompt_tokens + (self.turns - 1) * (self.growth_tokens + self.output_tokens) + self.output_tokens
 
+    def requests(self, streams: int) -> int:
+        """How many are measured at one concurrency."""
+        return streams * self.conversations * self.turns
+
     def scaled(self, factor: float) -> Workload:
         """The same with every length multiplied, for a machine that is too small for the whole."""
         if not 0 < factor < math.inf:
