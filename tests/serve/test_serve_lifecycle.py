@@ -70,8 +70,8 @@ def test_health_alone_does_not_make_it_ready(model_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_first_generation_that_does_not_come_is_told_and_not_asked_for_all_the_time(model_dir: Path) -> None:
-    """Weights that give NaN were asked three times a second for half an hour, and nobody said why."""
+def test_why_a_first_generation_does_not_come_is_told_while_it_is_waited_for(model_dir: Path) -> None:
+    """Weights that give NaN were asked for half an hour, and nobody said why."""
     with Launcher(model_dir, ["--startup-seconds", "7"], ["--never-ready"], wait=False) as launcher:
         assert launcher.exit_code() == 1
     assert any(NO_GENERATION in line and line.endswith("s)") for line in launcher.log)
