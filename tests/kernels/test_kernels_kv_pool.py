@@ -48,7 +48,7 @@ def test_a_pool_refuses_pages_that_are_not_its_layout() -> None:
     with pytest.raises(ArgumentError, match="page_rows=0: accepted is an integer >= 1"):
         KVPool(v41, 0, good)
     many = torch.empty(2**30, 1536, dtype=torch.uint8, device="meta")
-    with pytest.raises(ArgumentError, match="pages=2147483648 rows: .* at most 2147483647"):
+    with pytest.raises(ArgumentError, match=r"pages=2147483648 rows: .* at most 2147483647"):
         KVPool(KV_LAYOUTS["v41"], 2, many)
     with pytest.raises(ArgumentError, match=r"pages\.stride=.* at least 1536 B apart"):
         KVPool(v41, 2, good.as_strided((3, 1536), (1024, 1)))

@@ -1,6 +1,6 @@
-"""32 greedy tokens of a 3,000-token prompt from the embedded engine: `python -m tools.h200.engine DEVICE BACKEND`.
+"""32 greedy tokens of a 3,000-token prompt out of the embedded engine: `python -m tools.h200.engine DEVICE BACKEND`.
 
-The engine's own interface, no server. Prints JSON.
+The engine's own interface, no server. A third argument is the model's directory, else the tiny V4. Prints JSON.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MODEL = ROOT / "configs/models/tiny-v4"
 PROMPT_TOKENS, NEW_TOKENS, ALTERNATIVES = 3000, 32, 10
 
 
-def prompt() -> list[int]:
+def prompt(model: Path) -> list[int]:
     """The first tokens of this project's own prose."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     while len(ids) < PROMPT_TOKENS:
         ids += ids
@@ -42,15 +42,16 @@ async def generate(engine: AsyncEngine, tokens: list[int]) -> list[dict[str, obj
     ]
 
 
-def main(device: str, backend: str) -> None:
-    begin = time.monotonic()
-    options = EngineOptions(MODEL, "tiny-v4", device=device, threads=4)  # type: ignore[arg-type]
+def main(device: str, backend: str, directory: str = str(MODEL)) -> None:
+    begin, model = time.monotonic(), Path(directory).resolve()
+    options = EngineOptions(model, model.name, device=device, threads=4)  # type: ignore[arg-type]
     engine = AsyncEngine.create(options)
     backends.activate(device, backend)
     engine.start()
-    asked = prompt()
+    asked = prompt(model)
     tokens = asyncio.run(generate(engine, asked))
     told = {
+        "model": model.name,
         "device": device,
         "backend": backend,
         "prompt": hashlib.sha256(json.dumps(asked).encode()).hexdigest(),
