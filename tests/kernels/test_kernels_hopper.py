@@ -173,7 +173,8 @@ def test_other_shapes_go_to_the_portable_kernels_and_are_counted(
     monkeypatch.setattr(hopper.portable, "paged_logits", serve)
     hopper._warn.cache_clear()
     spec = IndexSpec.named(layout)
-    query = Query(spec, heads, payload=torch.zeros(1, heads, 64, dtype=torch.uint8))
+    payload, scale = (torch.zeros(shape, dtype=torch.uint8) for shape in ((1, heads, 64), (1, 1, 4, 16, 4)))
+    query = Query(spec, heads, payload=payload, scale=scale)
     call = LogitsCall(
         query=query,
         pool=IndexPool.allocate(spec, 1),
