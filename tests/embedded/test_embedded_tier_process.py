@@ -110,7 +110,7 @@ def test_pages_of_another_index_format_are_foreign(tiny_dir: Path, tmp_path: Pat
     process = Process(tiny_dir, tmp_path, "--no-hadamard")
     _, cached = process.ask()
     assert cached == 0
-    assert process.metric('dsv4_kv_refused_pages_total{reason="foreign",tier="disk"}') == 1
+    assert process.metric('dsv4_kv_refused_pages_total{reason="foreign",tier="disk"}') == PAGES
     with pytest.raises(AssertionError, match="another process uses it; accepted is a directory of its own"):
         Process(tiny_dir, tmp_path)
     process.end(signal.SIGTERM)
