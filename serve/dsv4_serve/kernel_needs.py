@@ -1,16 +1,21 @@
-"""Which kernels of ours a profile can launch: what `dsv4 kernels build --profile` compiles and a start checks for."""
+"""Which kernels of ours a profile can launch: what `dsv4 kernels build --profile` compiles and a start checks for.
+
+The launcher asks for layouts and shapes: nothing here loads torch before products are asked for.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from dsv4_kernels.operation_kernels import OperationKernel, operation_kernels
 from dsv4_kernels.registry import KernelVariant, LogitsShape, logits_variants
-from dsv4_kernels.router import SPLIT
 from dsv4_serve.errors import UsageError
 from dsv4_serve.plan_command import config_path
 from dsv4_serve.planner.geometry import ModelGeometry
 from dsv4_serve.profiles.schema import Profile
+
+if TYPE_CHECKING:
+    from dsv4_kernels.operation_kernels import OperationKernel
 
 ARCH = "gfx950"
 RECORDS = {"v4": ("record68",), "v41": ("record68", "record68_p128")}
@@ -57,6 +62,9 @@ def product_kernels(profile: Profile) -> tuple[OperationKernel, ...]:
     """
     if profile.engine.name != "sglang":
         return ()
+    from dsv4_kernels.operation_kernels import operation_kernels
+    from dsv4_kernels.router import SPLIT
+
     parts = -(-ModelGeometry.read(config_path(profile.model)).sizes["hidden_size"] // SPLIT)
     kernels = (kernel for kernel in operation_kernels() if kernel.op in PRODUCTS)
     return tuple(kernel for kernel in kernels if dict(kernel.constants).get("PARTS", parts) == parts)

@@ -26,7 +26,8 @@ CHOSEN = frozenset(
         "store_kv_v41_fp4_p256",
         "norm_rope_store_kv_v41_p256_query",
         "dequantize_kv_v4_p64",
-        "router_partials",
+        "router_partials_by_32",
+        "router_partials_by_64",
         "router_gate_e384_k8",
     )
 )
