@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dsv4_kernels.portable.router import router_partials
+from dsv4_kernels.portable.router import aligned_rows, router_partials
 from dsv4_kernels.triton_launch import launch
 
 ROWS_AT_ONCE = 256
@@ -32,6 +32,8 @@ def _sum_partials_kernel(partials_ptr, out_ptr, count, PARTS: tl.constexpr, BLOC
 
 def linear_float32(x: Tensor, weight: Tensor, split: int) -> Tensor:
     """See `linear.linear_float32`."""
+    # Here, because each step would copy weights that it cannot take as they are.
+    x, weight = aligned_rows(x), aligned_rows(weight)
     out = torch.empty(x.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
     for first in range(0, x.shape[0], ROWS_AT_ONCE):
         rows = slice(first, first + ROWS_AT_ONCE)

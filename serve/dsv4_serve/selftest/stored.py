@@ -31,24 +31,23 @@ class Order:
     scale_page: int
 
 
+def _in_runs_of_32(slots: int) -> Order:
+    """A page's scales stand behind its payload: two lanes of 32 keys, each key's groups c and c + 2 side by side."""
+    payload, page = slots * HEAD_DIM // 2, slots * 68
+    return Order(
+        slots,
+        lambda o, c: o // 32 * 2048 + c * 512 + o % 32 * 16,
+        lambda o, c: payload + o // 32 * 128 + c % 2 * 64 + o % 32 * 2 + c // 2,
+        page,
+        page,
+    )
+
+
 ORDERS = {
     "split64": Order(64, lambda o, c: c * 1024 + o * 16, lambda o, c: c * 64 + o % 16 * 4 + o // 16, 4096, 256),
     "split8": Order(8, lambda o, c: (o % 4 * 4 + c) * 32 + o // 4 * 16, lambda o, c: c * 8 + o, 512, 32),
-    # Runs of 32 keys: two scale lanes of 32 keys, each key's groups c and c + 2 side by side.
-    "record68": Order(
-        64,
-        lambda o, c: o // 32 * 2048 + c * 512 + o % 32 * 16,
-        lambda o, c: 4096 + o // 32 * 128 + c % 2 * 64 + o % 32 * 2 + c // 2,
-        4352,
-        4352,
-    ),
-    "record68_p128": Order(
-        128,
-        lambda o, c: o // 32 * 2048 + c * 512 + o % 32 * 16,
-        lambda o, c: 8192 + o // 32 * 128 + c % 2 * 64 + o % 32 * 2 + c // 2,
-        8704,
-        8704,
-    ),
+    "record68": _in_runs_of_32(64),
+    "record68_p128": _in_runs_of_32(128),
     # Runs of 16 keys: a scale lane of 16 keys for each group.
     "record68_n16": Order(
         64,
